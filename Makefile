@@ -141,8 +141,8 @@ bench: install
 bench-check: install
 	$(BIN)/python -m benchmarks.check --servers $(SERVERS) || [ $$? = 3 ]
 
-# Duration, seed of the faults, and file for the summary that `make bench` reads:
-# make soak SOAK_SECONDS=600 SOAK_SEED=7 SOAK_OUTPUT=benchmarks/soak.json
+# Duration, seed of the faults, and directory for the report; `make bench` reads that in benchmarks:
+# make soak SOAK_SECONDS=86400 SOAK_SEED=7 SOAK_OUTPUT=benchmarks
 soak: install
 	$(BIN)/python -m tests.soak
 

@@ -1,11 +1,15 @@
-"""Results of `make soak SOAK_OUTPUT=benchmarks/soak.json`, for RESULTS.md."""
+"""Results of `make soak SOAK_OUTPUT=benchmarks`, for RESULTS.md."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import figures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SUMMARY = Path(__file__).with_name("soak.json")
 
@@ -37,4 +41,15 @@ def sections(summary: Path) -> list[str]:
         f"and both servers were killed, stopped, flushed and replaced at random, while applications staged, "
         f"committed and rolled back.\n\n{table}\n\nTransitions of jobs during each fault:\n\n{grid}"
     )
-    return [text]
+    return [text, *_growth(found.get("growth", []))]
+
+
+def _growth(growth: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not growth:
+        return []
+    columns = ("middle", "last", "allowed", "per_day")
+    table = figures.table(
+        ("", "median of the second third", "of the last third", "allowed", "growth a day"),
+        [(f"{each['kind']}: {each['name']}", *(f"{each[name]:,}" for name in columns)) for each in growth],
+    )
+    return [f"What the run took, in bytes or numbers:\n\n![Memory, tables, disk](soak.png)\n\n{table}"]

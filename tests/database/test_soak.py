@@ -4,20 +4,25 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
 import pytest
+from psycopg.errors import LockNotAvailable
 
+from drain import emit, stage
 from drain.audit import Breach, Report
 from drain.database import postgres
-from tests.interleavings.history import LETTERS
+from drain.tables import idempotency, waits
+from tests.interleavings import history
+from tests.interleavings.history import LETTERS, Notes
 from tests.soak import producer, report, tables
 from tests.soak.chaos import Span, coverage
-from tests.soak.plan import SESSIONS, Kind, names, plan
+from tests.soak.plan import DEPLOYED, ENDURING, SESSIONS, Fault, Kind, names, plan
+from tests.soak.servers import MIGRATE
 from tests.soak.verdict import Verdict, judge, lines, read
 
-HOUR = 3600
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 FINISH = """
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at,
@@ -63,17 +68,26 @@ def books(database_url: str) -> Iterator[Books]:
         yield made
 
 
+def an_hour(seed: int) -> list[Fault]:
+    return list(takewhile(lambda fault: fault.at < 3600, plan(seed)))
+
+
 def test_a_plan_depends_only_on_its_seed() -> None:
-    assert plan(7, HOUR) == plan(7, HOUR)
-    assert plan(7, HOUR) != plan(8, HOUR)
-    assert plan(7, 60) == [fault for fault in plan(7, HOUR) if fault.at < 60]
+    assert an_hour(7) == an_hour(7)
+    assert an_hour(7) != an_hour(8)
 
 
 def test_a_plan_has_faults_of_every_kind_in_their_order() -> None:
-    faults = plan(7, HOUR)
+    faults = an_hour(7)
     assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
     assert {fault.kind for fault in faults} == set(Kind)
     assert {fault.target for fault in faults if fault.kind is Kind.DISCONNECT} == set(SESSIONS)
+
+
+def test_faults_stop_enduring_processes_but_never_end_them() -> None:
+    befallen = {fault.kind for fault in an_hour(7) if fault.target in ENDURING}
+    assert befallen == {Kind.PAUSE, Kind.LONG_PAUSE}
+    assert not set(DEPLOYED) & set(ENDURING)
 
 
 def test_transitions_are_counted_under_the_faults_during_which_they_were_committed() -> None:
@@ -278,12 +292,15 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
     result = report.Result(
         seed=7,
         seconds=2,
+        windows=1,
         drained_seconds=2,
         jobs=tables.counts(books.connection),
         faults=Counter({("worker", Kind.KILL): 3}),
         survived={},
         coverage={"worker killed": Counter(claimed=2)},
         verdict=judge(books.connection, [], lines(audited.breaches), {}),
+        series={},
+        growth=[],
     )
     summary = result.as_json()
     assert summary["ok"] is False
@@ -292,3 +309,53 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
     assert summary["found"]["lost"] == [4]
     assert summary["breaches"] == ["1 in two tables"]
     assert summary["jobs_per_second"] == 0.5
+
+
+def test_jobs_that_hold_are_forgotten(books: Books) -> None:
+    books.execute(history.LOG)
+    books.want(4, "send")
+    books.execute(BURY, 4)
+    books.execute("INSERT INTO once VALUES ('a', 1)")
+    books.execute(
+        "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VALUES (1, 1, 'a', 'dead')"
+    )
+    books.execute(tables.SCHEDULE, "a", 0)
+    emit(books.connection, "an event", None)
+    stage(books.connection, "soak.settle", idempotency_key="a")
+    books.execute("DELETE FROM staged_jobs")
+
+    tables.forget(books.connection)
+
+    assert set(tables.counts(books.connection).values()) == {0}
+    assert books.found() == {}
+    assert history.read(books.connection, Notes()).letters == []
+    # The leader deletes these.
+    assert waits.delete_old_events(books.connection, 10) == 1
+    assert idempotency.delete_expired(books.connection, 10) == 1
+
+
+def test_nothing_passes_a_closed_gate(books: Books, database_url: str) -> None:
+    books.execute("SET lock_timeout = '100ms'")
+    with (
+        closing(postgres.connect(database_url, "test")) as soak,
+        tables.closed_gate(soak),
+        pytest.raises(LockNotAvailable),
+        tables.passing(books.connection),
+    ):
+        pass
+    with tables.passing(books.connection), tables.passing(books.connection):
+        pass
+
+
+def test_migrations_without_end_stay_below_the_most_columns_of_a_table(books: Books) -> None:
+    columns = "SELECT max(attnum) FROM pg_attribute WHERE attrelid = 'staged_jobs'::regclass"
+    for number in range(100):
+        books.execute(f"ALTER TABLE staged_jobs ADD COLUMN filler{number} text")
+        books.execute(f"ALTER TABLE staged_jobs DROP COLUMN filler{number}")
+    books.execute(MIGRATE.replace("< 100", "< 200"))
+    before = tables.value(books.connection, columns)
+    for name in ("soaked", "soak", "soaked"):
+        books.execute(MIGRATE)
+        there = f"SELECT count(*) FROM pg_attribute WHERE attrelid = 'staged_jobs'::regclass AND attname = '{name}'"
+        assert tables.value(books.connection, there) == 1
+    assert tables.value(books.connection, columns) == before

@@ -2,8 +2,12 @@
 
 Applications stage jobs of many kinds, and roll some back; two enqueuers and several workers, ours and RQ's
 own, work on them; an operator changes rules, pauses, cancels, moves and revives. Meanwhile a plan made from a
-seed kills, stops, restarts and empties all of them, PostgreSQL and Redis included. In the end the tables must
-agree with what was asked for.
+seed kills, stops, restarts and empties all of them, PostgreSQL and Redis included.
+
+A run is a sequence of windows. After each one, faults and applications pause until no job is left; then the tables must
+agree with what was asked for, and all jobs are forgotten. So a run of a day takes the memory and disk of one window.
+What programs and servers take is sampled, and must stay flat. Some processes are stopped but never ended, since a
+young process shows no leak.
 
     plan       which fault comes when: the same for the same seed
     tables     what the applications ask for, and what the jobs leave behind
@@ -17,7 +21,10 @@ agree with what was asked for.
     chaos      the plan at work
     survived   what the faults have led to: takeovers, redeliveries, refusals
     verdict    whether anything was lost, ran without a commit, or happened twice
+    samples    memory, tables, disk, WAL, sessions and open files
+    flat       whether the samples stay flat
     report     what a reader sees
+    plots      the samples as a picture
 """
 
 import sys

@@ -14,8 +14,10 @@ from time import time
 from programs.processes import ended_by_sigterm
 from rich.console import Console
 
+from benchmarks.soak import sections
 from drain.errors import DrainError
-from tests.soak import report
+from tests.soak import plots, report
+from tests.soak.report import Result
 from tests.soak.soak import soak
 
 _INTERRUPTED = 130
@@ -43,8 +45,16 @@ def main() -> int:
         return _INTERRUPTED
     report.conclude(console, result)
     if given.output:
-        given.output.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
-    return 0 if result.verdict.holds else 1
+        _write(given.output, result)
+    return 0 if result.holds else 1
+
+
+def _write(directory: Path, result: Result) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    summary = directory / "soak.json"
+    summary.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+    plots.draw(result.series, directory / "soak.png")
+    (directory / "soak.md").write_text("\n\n".join(sections(summary)) + "\n", encoding="utf-8")
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,7 +73,7 @@ def _arguments() -> argparse.Namespace:
         "--output",
         type=Path,
         default=environment.get("SOAK_OUTPUT"),
-        help="write a summary in JSON; SOAK_OUTPUT",
+        help="directory for soak.md, soak.png and soak.json; SOAK_OUTPUT",
     )
     return parser.parse_args()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -45,7 +45,7 @@ class Chaos:
     """Goes through a plan; what is away already is passed over.
 
     Args:
-        plan: The faults in their order.
+        plan: The faults in their order, without end.
         faults: What does them.
 
     Attributes:
@@ -53,11 +53,12 @@ class Chaos:
         spans: When each began and ended.
     """
 
-    def __init__(self, plan: Sequence[Fault], faults: Faults) -> None:
+    def __init__(self, plan: Iterable[Fault], faults: Faults) -> None:
         self.done: Counter[tuple[str, Kind]] = Counter()
         self.spans: list[Span] = []
         self._faults = faults
-        self._coming = list(reversed(plan))
+        self._plan = iter(plan)
+        self._coming = next(self._plan)
         self._numbers = count()
         self._under_way: list[tuple[float, int, str, End, Span]] = []
         self._away: set[str] = set()
@@ -66,8 +67,9 @@ class Chaos:
         """Do what is due, so many seconds after the beginning."""
         while self._under_way and self._under_way[0][0] <= seconds:
             self._end_one()
-        while self._coming and self._coming[-1].at <= seconds:
-            self._begin(self._coming.pop())
+        while self._coming.at <= seconds:
+            fault, self._coming = self._coming, next(self._plan)
+            self._begin(fault)
 
     def end(self) -> None:
         """End all that is under way."""

@@ -6,13 +6,14 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
 from programs.child import Child
 from programs.processes import Processes
 
-from tests.soak.plan import ENQUEUERS, OPERATOR, PRODUCERS, RQ_WORKERS, WORKERS
+from tests.soak.plan import DEPLOYED, ENQUEUERS, OPERATOR, PRODUCERS, RQ_WORKERS, WORKERS
 from tests.soak.producer import QUEUES
 
 Start = Callable[[], Child]
@@ -75,8 +76,8 @@ class Fleet:
         self._end_by[name] = monotonic() + _END_SECONDS
 
     def deploy(self) -> None:
-        """Replace the enqueuers and workers, one after the other."""
-        self._to_replace = [*ENQUEUERS, *WORKERS, *RQ_WORKERS]
+        """Replace enqueuers and workers, one after the other."""
+        self._to_replace = list(DEPLOYED)
 
     def pause(self, child: Child) -> Callable[[], None]:
         """SIGSTOP a process; the end resumes it, and does not count the time as its age."""
@@ -147,7 +148,12 @@ def programs(processes: Processes, redis_url: str, directory: Path, seed: int) -
     for name in RQ_WORKERS:
         starts[name] = partial(processes.module, name, *rq_worker)
     for number, (name, journal) in enumerate(zip(PRODUCERS, journals(directory), strict=True)):
-        words = ("tests.soak.producer", str(seed + number), str(journal))
-        starts[name] = partial(processes.module, name, *words)
+        starts[name] = _producer(processes, name, seed + number, journal)
     starts[OPERATOR] = partial(processes.module, OPERATOR, "tests.soak.operator", str(seed))
     return starts
+
+
+def _producer(processes: Processes, name: str, seed: int, journal: Path) -> Start:
+    # One that is started again draws other numbers than before.
+    numbers = count()
+    return lambda: processes.module(name, "tests.soak.producer", f"{seed}.{next(numbers)}", str(journal))

@@ -62,7 +62,8 @@ def main(seed: int) -> None:
             with closing(postgres.connect(os.environ["DRAIN_DATABASE_URL"], "operator")) as connection:
                 while True:
                     (act,) = chance.choices(list(_ACTS), list(_ACTS.values()))
-                    act(connection, chance)
+                    with tables.passing(connection):
+                        act(connection, chance)
                     sleep(chance.uniform(*_PAUSE_SECONDS))
         except (psycopg.OperationalError, UnavailableError):
             sleep(_AWAY_SECONDS)

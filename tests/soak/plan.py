@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,8 @@ PRODUCERS = ("producer 1", "producer 2")
 OPERATOR = "operator"
 REDIS, POSTGRES = "Redis", "PostgreSQL"
 FLEET = "programs"
+# Faults stop these and break their connections, but never end them: their memory shows leaks.
+ENDURING = ("enqueuer 2", "worker 3", "producer 2")
 SESSIONS = ("drain run", "drain work", "drain job", "drain lease", "producer", "operator", "everybody")
 
 _PAUSE_SECONDS = (0.3, 1.7)
@@ -76,16 +79,19 @@ class _Choice:
 
 
 _PROGRAMS = (*ENQUEUERS, *WORKERS, *RQ_WORKERS, *PRODUCERS, OPERATOR)
+_MORTAL_WORKERS = tuple(name for name in (*WORKERS, *RQ_WORKERS) if name not in ENDURING)
+# A deploy replaces these.
+DEPLOYED = (*(name for name in ENQUEUERS if name not in ENDURING), *_MORTAL_WORKERS)
 _CHOICES = (
-    _Choice(5, Kind.KILL, _PROGRAMS, (0, 2)),
-    _Choice(3, Kind.MACHINE, (*WORKERS, *RQ_WORKERS), (0, 2)),
-    _Choice(2, Kind.TERMINATE, (*ENQUEUERS, *WORKERS, *RQ_WORKERS), (0, 2)),
+    _Choice(5, Kind.KILL, tuple(name for name in _PROGRAMS if name not in ENDURING), (0, 2)),
+    _Choice(3, Kind.MACHINE, _MORTAL_WORKERS, (0, 2)),
+    _Choice(2, Kind.TERMINATE, DEPLOYED, (0, 2)),
     _Choice(4, Kind.PAUSE, _PROGRAMS, (0.2, 1.8)),
     _Choice(1, Kind.LONG_PAUSE, ENQUEUERS, (2.5, 7)),
     _Choice(4, Kind.LONG_PAUSE, (*WORKERS, *RQ_WORKERS), (2.5, 7)),
     # A leader that stands still for this long loses its session, and with it its office.
     _Choice(0.7, Kind.LONG_PAUSE, ENQUEUERS, (16, 22)),
-    _Choice(3, Kind.HORSE, (*WORKERS, *RQ_WORKERS)),
+    _Choice(3, Kind.HORSE, _MORTAL_WORKERS),
     _Choice(2, Kind.FLUSH, (REDIS,)),
     _Choice(1.5, Kind.CRASH, (REDIS,), (0, 3)),
     _Choice(1, Kind.EMPTY, (REDIS,), (0, 3)),
@@ -104,16 +110,15 @@ _CHOICES = (
 )
 
 
-def plan(seed: int, seconds: float) -> list[Fault]:
-    """Faults for so many seconds, in their order."""
+def plan(seed: int) -> Iterator[Fault]:
+    """Yield faults in their order, without end."""
     chance = random.Random(seed)
-    faults: list[Fault] = []
     at = 2.0
-    while (at := at + chance.uniform(*_PAUSE_SECONDS)) < seconds:
+    while True:
+        at += chance.uniform(*_PAUSE_SECONDS)
         (choice,) = chance.choices(_CHOICES, [choice.weight for choice in _CHOICES])
         target = chance.choice(choice.targets)
-        faults.append(Fault(at, choice.kind, target, chance.uniform(*choice.seconds)))
-    return faults
+        yield Fault(at, choice.kind, target, chance.uniform(*choice.seconds))
 
 
 def names() -> list[str]:

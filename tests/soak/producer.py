@@ -53,16 +53,16 @@ _LATEST = "SELECT job_id FROM wanted ORDER BY job_id DESC LIMIT 20"
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 
 
-def main(seed: int, journal: Path) -> None:
+def main(seed: str, journal: Path) -> None:
     """Stage until the process is ended."""
+    chance = random.Random(seed)
     with journal.open("a", buffering=1) as told:
-        # A producer that is started again draws other numbers than before.
-        chance = random.Random(f"{seed} {told.tell()}")
         while True:
             try:
                 with closing(postgres.connect(os.environ["DRAIN_DATABASE_URL"], "producer")) as connection:
                     while True:
-                        _transact(connection, chance, told)
+                        with tables.passing(connection):
+                            _transact(connection, chance, told)
                         sleep(_crowd_seconds(connection))
             except (psycopg.OperationalError, UnavailableError):
                 sleep(_AWAY_SECONDS)
@@ -149,4 +149,4 @@ def _unique(kind: str, chance: random.Random) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]))

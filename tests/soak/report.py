@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.interleavings.history import LETTERS
+from tests.soak.flat import Growth, Series, leaks
 from tests.soak.plan import Kind
 from tests.soak.verdict import Verdict
 
@@ -25,35 +26,57 @@ class Result:
     Attributes:
         seed: Of the plan and of the applications.
         seconds: How long the faults went on.
-        drained_seconds: How long it took afterwards until nothing was left.
+        windows: After each of these, all jobs were judged.
+        drained_seconds: How long it took after all windows until nothing was left.
         jobs: How many were asked for, and where they are.
         faults: How many were done, by whom and what.
         survived: What they have led to.
         coverage: By fault, how many transitions of jobs it met.
         verdict: Whether all of it was survived.
+        series: What was sampled, by kind and name.
+        growth: Of each series.
     """
 
     seed: int
     seconds: float
+    windows: int
     drained_seconds: float
     jobs: Mapping[str, int]
     faults: Counter[tuple[str, Kind]]
     survived: Mapping[str, int]
     coverage: Mapping[str, Counter[str]]
     verdict: Verdict
+    series: Series
+    growth: Sequence[Growth]
+
+    @property
+    def whole_seconds(self) -> float:
+        """From the beginning to the end."""
+        return self.seconds + self.drained_seconds
+
+    @property
+    def leaks(self) -> list[Growth]:
+        """What was not flat."""
+        return leaks(self.growth, self.whole_seconds)
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything was survived, and nothing grew."""
+        return self.verdict.holds and not self.leaks
 
     @property
     def jobs_per_second(self) -> float:
         """Finished ones, from the beginning to the end."""
-        return self.jobs["finished"] / (self.seconds + self.drained_seconds)
+        return self.jobs["finished"] / self.whole_seconds
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         verdict = self.verdict
         return {
-            "ok": verdict.holds,
+            "ok": self.holds,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
+            "windows": self.windows,
             "drained_seconds": round(self.drained_seconds, 1),
             "jobs": dict(self.jobs),
             "jobs_per_second": round(self.jobs_per_second, 1),
@@ -65,7 +88,15 @@ class Result:
             "found": {name: list(ids) for name, ids in verdict.faults.items()},
             "breaches": list(verdict.breaches),
             "ended": dict(verdict.ended),
+            "leaks": [f"{each.kind}: {each.name}" for each in self.leaks],
+            "growth": [_rounded(each) for each in self.growth],
         }
+
+
+def _rounded(growth: Growth) -> dict[str, str | int]:
+    return {
+        name: value if isinstance(value, str) else round(value) for name, value in growth._asdict().items()
+    }
 
 
 def conclude(console: Console, result: Result) -> None:
@@ -75,7 +106,8 @@ def conclude(console: Console, result: Result) -> None:
         console.print(_table(title, counts))
     console.print(_grid(result.coverage))
     console.print(_table("what must not be", {name: len(ids) for name, ids in result.verdict.faults.items()}))
-    for line in _findings(result.verdict):
+    console.print(_growth(result.growth))
+    for line in [*_findings(result.verdict), *map(_leak, result.leaks)]:
         console.print(line, style="bold red", markup=False)
     console.print(_sentence(result))
 
@@ -99,6 +131,23 @@ def _grid(coverage: Mapping[str, Counter[str]]) -> Table:
     return table
 
 
+def _growth(growth: Sequence[Growth]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("medians")
+    for title in ("second third", "last third", "allowed", "a day"):
+        table.add_column(title, justify="right")
+    for kind, name, *numbers in growth:
+        table.add_row(Text(f"{kind}: {name}"), *(f"{number:,.0f}" for number in numbers))
+    return table
+
+
+def _leak(growth: Growth) -> str:
+    return (
+        f"grew, {growth.kind}: {growth.name} from {growth.middle:,.0f} to {growth.last:,.0f}; "
+        f"{growth.allowed:,.0f} are allowed"
+    )
+
+
 def _findings(verdict: Verdict) -> list[str]:
     found = [
         f"{name}: jobs {', '.join(map(str, ids[:_IDS_SHOWN]))}" for name, ids in verdict.faults.items() if ids
@@ -113,7 +162,7 @@ def _sentence(result: Result) -> Text:
         f"{jobs['wanted']:,} jobs, {jobs['finished']:,} finished and {jobs['dead']:,} dead on purpose, "
         f"{result.jobs_per_second:.0f} a second, under {faults} faults; seed {result.seed}"
     )
-    if result.verdict.holds:
+    if result.holds:
         return Text(
             f"\nNothing was lost, nothing ran without a commit, nothing took effect twice: {what}",
             "bold green",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -49,13 +50,20 @@ def count(connection: Connection, directory: Path) -> dict[str, int]:
     }
 
 
+def shorten_logs(directory: Path) -> None:
+    """Empty the logs, which processes append to."""
+    for log in directory.glob("*.log"):
+        os.truncate(log, 0)
+
+
 def _events(directory: Path) -> Iterator[dict[str, Any]]:
     for log in directory.glob("*.log"):
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if '"event"' in line:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    # A killed process may have left half a line.
-                    continue
-                yield event
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if '"event"' in line:
+                    try:
+                        event = json.loads(line)
+                    except ValueError:
+                        # A killed process may have left half a line.
+                        continue
+                    yield event

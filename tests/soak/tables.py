@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from drain import queues
 from drain.database import postgres
 from drain.database.postgres import Connection
+from drain.tables import dead
 
 # Rules that hold from the first job to the last one, so that what they say is exact at any moment.
 RUNNING, RUNNING_PER_KEY = 5, 2
 # Key that is paused before the first job is staged, until the faults are over.
 HELD = "held"
+# Advisory lock, shared by all that change jobs from outside. The soak holds it alone while it judges.
+_GATE = 7365
 # `wanted` is written in the transaction that stages the job. Jobs write into `effects` in the transaction that
 # finishes them, and into `sent` in one of its own, as they would do something outside of PostgreSQL. Steps
 # write into `stepped`. `once` has the
@@ -55,6 +59,15 @@ SCHEDULE = """
 INSERT INTO crons (name, job_name, cron, options, missed, next_tick_at)
 VALUES (%s, 'soak.settle', '0 0 1 1 *', '{"queue": "bulk"}', 'all', now() + make_interval(secs => %s))
 """
+# Discarded, dropped or expired as an operator and time would do it. The leader deletes what hangs on these rows.
+_FORGET = """
+DELETE FROM finished_jobs;
+DELETE FROM stale_finishes;
+DELETE FROM crons;
+UPDATE job_events SET emitted_at = 'epoch';
+UPDATE idempotency_keys SET expires_at = 'epoch';
+TRUNCATE wanted, effects, sent, stepped, once, cancelled, calmed, witness, changes
+"""
 
 _COUNTS = """
 SELECT (SELECT count(*) FROM wanted), (SELECT count(*) FROM staged_jobs)
@@ -68,7 +81,40 @@ def create(connection: Connection) -> None:
     connection.execute(_CREATE)
     queues.set(connection, "calls", running=RUNNING, running_per_key=RUNNING_PER_KEY, fair=True)
     queues.set(connection, "ordered", ordered=True, on_dead="skip")
+    hold(connection)
+
+
+def hold(connection: Connection) -> None:
+    """Pause the key that is paused while faults come."""
     queues.pause(connection, key=HELD)
+
+
+@contextmanager
+def passing(connection: Connection) -> Iterator[None]:
+    """Change jobs only while the gate is open."""
+    connection.execute("SELECT pg_advisory_lock_shared(%s)", (_GATE,))
+    try:
+        yield
+    finally:
+        connection.execute("SELECT pg_advisory_unlock_shared(%s)", (_GATE,))
+
+
+@contextmanager
+def closed_gate(connection: Connection) -> Iterator[None]:
+    """Let no application and no operator change jobs during the block."""
+    connection.execute("SET lock_timeout = '60s'")
+    connection.execute("SELECT pg_advisory_lock(%s)", (_GATE,))
+    try:
+        yield
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (_GATE,))
+
+
+def forget(connection: Connection) -> None:
+    """Forget all jobs, none of which is left to be worked."""
+    with connection.transaction():
+        dead.discard(connection, dead.Selection())
+        connection.execute(_FORGET)
 
 
 def calm(connection: Connection) -> None:
