@@ -37,6 +37,7 @@ from benchmarks.peers import (
     canvas,
     environments,
     killed,
+    killed_busy,
     peers,
     plots,
     report,
@@ -238,7 +239,7 @@ def _steps(started: Services, place: Place) -> list[str]:
     return [
         "# Steps and flows compared with the peers",
         machine.line(started, place.kind),
-        f"{', '.join(peers.versions((*peers.ALL, *step_cost.PEERS)))}, bullmq {environments.BULLMQ}.",
+        f"{', '.join(peers.versions((*peers.ALL, *step_cost.PEERS)))}, bullmq {environments.package('bullmq')}.",
         *(
             module.section(started, **alone.sizes_of(module.SIZES, quick=place.sizes.scale < 1))
             for module in (step_cost, canvas, fenced, stalled)
@@ -278,6 +279,7 @@ PARTS: dict[str, Part] = {
         for peer in peers.IN_POSTGRES
     },
     "killed": _beside(killed.measure),
+    "killed-busy": _beside(killed_busy.measure),
     "check": Part(_check),
     # On both kinds of servers at once.
     "stock": Part(_stock, kinds=(servers.EMBEDDED,)),

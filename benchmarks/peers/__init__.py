@@ -6,13 +6,14 @@
     fill          program in a peer's environment: jobs in bulk
     produce       program in a peer's environment: single jobs at a steady rate
     peers         how each of them is run, and why so
-    environments  a virtual environment for each, of pinned versions
+    environments  a virtual environment for each, of pinned versions; those on Node.js share one
     bench         one database, one Redis, and the processes of a peer, for one measurement
     processes     their processor time and their memory
     rate          jobs a second
     delay         from commit to start
     disturbances  what other sessions do meanwhile
     killed        what becomes of a job whose worker is killed around its commit
+    killed_busy   what becomes of all that a killed worker had in hand
     stepped       program in a peer's environment: jobs of steps
     stalled       their steps while processes are stopped and killed
     step_cost     what a step costs

@@ -71,6 +71,8 @@ class Bench:
             "DRAIN_REDIS_URL": self.services.redis_url,
             "DRAIN_NAMESPACE": "bench",
             "DRAIN_JOBS": "benchmarks.peers.apps.drain_app",
+            # Of Graphile Worker: no line for each job, as in its own test of performance.
+            "NO_LOG_SUCCESS": "1",
         }
 
     def reset(self, peer: Peer) -> None:

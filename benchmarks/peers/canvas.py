@@ -6,7 +6,6 @@ to that of the callback. At the end a member kills its worker, once; programs th
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -40,7 +39,7 @@ class System:
     def programs(self, place: Bench) -> list[Program]:
         if self.peer:
             return self.peer.programs(place.services.redis_url, _PROCESSES)
-        return [Program(_bullmq("run"))] * _PROCESSES
+        return [Program(environments.node(_BULLMQ_APP, "run"))] * _PROCESSES
 
     def fill(self, place: Bench, name: str, jobs: int) -> None:
         peer = self.peer or peers.BARE_LOOPS
@@ -50,7 +49,8 @@ class System:
         if self.peer:
             place.fill(peer, name, jobs)
         else:
-            subprocess.run(_bullmq("fill", name, str(jobs)), env=place.environment, check=True)
+            command = environments.node(_BULLMQ_APP, "fill", name, str(jobs))
+            subprocess.run(command, env=place.environment, check=True)
 
 
 def _rq(url: str, processes: int) -> list[Program]:
@@ -73,8 +73,7 @@ SYSTEMS = (
 
 def section(services: Services, *, chain: int, members: int, patience: int) -> str:
     """Measure and return the figures as Markdown."""
-    environments.make({system.peer.environment for system in SYSTEMS if system.peer})
-    environments.node_modules()
+    environments.make({system.peer.environment if system.peer else environments.NODE for system in SYSTEMS})
     rows = []
     with bench(services) as place:
         for system in SYSTEMS:
@@ -135,13 +134,6 @@ def _starts(place: Bench, number: int, patience: float) -> dict[int, float]:
             raise TimeoutError(f"{len(found):,} of {number:,} jobs started")
         sleep(_LOOK_SECONDS)
     return found
-
-
-def _bullmq(*words: str) -> list[str]:
-    # Node.js looks for packages where the program is.
-    place = environments.node_modules()
-    app = shutil.copy(environments.HERE / "apps" / _BULLMQ_APP, place)
-    return ["node", str(app), *words]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import venv
@@ -11,7 +13,7 @@ from benchmarks import figures
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-BULLMQ, _IOREDIS = "6.7.0", "6.0.0"
+NODE = "node"
 _PLACE = HERE / ".venvs"
 
 
@@ -20,24 +22,16 @@ def python(environment: str) -> str:
     return script(environment, "python") if environment else sys.executable
 
 
-def node_modules() -> Path:
-    """Install BullMQ by npm if it is not there; raise RuntimeError without npm."""
-    place = _PLACE / "bullmq"
-    if not (place / "node_modules" / "ioredis").exists():
-        words = [
-            "npm",
-            "install",
-            "--silent",
-            "--prefix",
-            str(place),
-            f"bullmq@{BULLMQ}",
-            f"ioredis@{_IOREDIS}",
-        ]
-        try:
-            subprocess.run(words, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise RuntimeError(f"BullMQ is not installed: {error}") from None
-    return place
+def node(app: str, *words: str) -> list[str]:
+    """Command that runs one of `apps` on Node.js."""
+    return [script(NODE, "node"), str(_PLACE / NODE / app), *words]
+
+
+def package(name: str) -> str:
+    """Pinned version of a package of Node.js."""
+    return str(
+        json.loads((HERE / "requirements" / f"{NODE}.json").read_text(encoding="utf-8"))["dependencies"][name]
+    )
 
 
 def script(environment: str, name: str) -> str:
@@ -48,15 +42,27 @@ def script(environment: str, name: str) -> str:
 def make(environments: set[str]) -> None:
     """Make those that are not there, or that were made of other requirements."""
     for environment in sorted(environments - {""}):
-        wanted = (HERE / "requirements" / f"{environment}.txt").read_text(encoding="utf-8")
+        files = sorted((HERE / "requirements").glob(f"{environment}.*"))
+        wanted = "\n".join(file.read_text(encoding="utf-8") for file in files)
         # Written last, so that one that was cut short is made again.
         installed = _PLACE / environment / "installed.txt"
-        if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
-            continue
-        figures.say(f"installing {', '.join(wanted.split())}")
-        venv.create(_PLACE / environment, with_pip=True, clear=True)
-        _install(environment)
-        installed.write_text(wanted, encoding="utf-8")
+        if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
+            figures.say(f"installing {', '.join(wanted.split())}")
+            venv.create(_PLACE / environment, with_pip=True, clear=True)
+            _install(environment)
+            if environment == NODE:
+                _install_packages()
+            installed.write_text(wanted, encoding="utf-8")
+    if NODE in environments:
+        # Node.js looks for packages where the program is.
+        for app in (HERE / "apps").glob("*.mjs"):
+            shutil.copy(app, _PLACE / NODE)
+
+
+def _install_packages() -> None:
+    place = _PLACE / NODE
+    shutil.copy(HERE / "requirements" / f"{NODE}.json", place / "package.json")
+    subprocess.run([script(NODE, "npm"), "install", "--silent", "--prefix", str(place)], check=True)
 
 
 def _install(environment: str) -> None:

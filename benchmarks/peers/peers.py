@@ -3,6 +3,7 @@
 What is safe by default stays so: no peer is told to forget a job that a dead worker had in hand.
 """
 
+# One thing: the command lines of all systems, and why they are so.
 from __future__ import annotations
 
 import sys
@@ -10,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.environments import python, script
+from benchmarks.peers import environments
+from benchmarks.peers.environments import NODE, python, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,6 +51,7 @@ class Peer:
         schedule: SQL that adds %s jobs for tomorrow; None if they are not in Postgres.
         read: SQL that reads the whole of its queue.
         unfinished: SQL that asks whether a job that has run is still to be noted as finished.
+        package: Its package of Node.js.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Peer:
     schedule: str | None = None
     read: str | None = None
     unfinished: str | None = None
+    package: str = ""
 
     @property
     def python(self) -> str:
@@ -131,6 +135,13 @@ def _drain(concurrency: int = 1, threads: int = 1) -> Callable[[str, int], list[
 
 def _bare(_url: str, processes: int) -> list[Program]:
     return [Program([sys.executable, "-m", "benchmarks.peers.apps.bare_app"])] * processes
+
+
+def _on_node(app: str, setting: str) -> Callable[[str, int], list[Program]]:
+    return lambda _, processes: [
+        Program(environments.node(app, "run", setting, str(slot), str(processes)))
+        for slot in range(processes)
+    ]
 
 
 def _with(programs: Callable[[str, int], list[Program]], processes: int) -> Callable[[str], list[Program]]:
@@ -243,8 +254,59 @@ CELERY = Peer(
     why="`celery worker`, prefork, results ignored, no rate limits, 64 prefetched a process.",
     guess=1500,
 )
+GRAPHILE = Peer(
+    name="Graphile Worker",
+    environment=NODE,
+    app="graphile_app",
+    programs=_on_node("graphile_app.mjs", "defaults"),
+    at_once=None,
+    why="its defaults: one job at a time in a process, fetched alone and deleted alone. No line of log for each job.",
+    guess=1000,
+    unfinished="SELECT FROM graphile_worker._private_jobs WHERE locked_at IS NOT NULL LIMIT 1",
+    package="graphile-worker",
+)
+GRAPHILE_BATCHED = replace(
+    GRAPHILE,
+    name="Graphile Worker, batched",
+    programs=_on_node("graphile_app.mjs", "batched"),
+    at_once=_with(_on_node("graphile_app.mjs", "sixteen"), 1),
+    why=(
+        "`concurrentJobs: 24, localQueue: {size: 500}, completeJobBatchDelay: 0, failJobBatchDelay: 0`, with which "
+        "its page on performance reports 183,000 jobs a second. A job counts as done before its deletion commits."
+    ),
+    guess=15_000,
+)
+PGBOSS = Peer(
+    name="pg-boss",
+    environment=NODE,
+    app="pgboss_app",
+    programs=_on_node("pgboss_app.mjs", "defaults"),
+    at_once=None,
+    why="its defaults: a worker of a queue takes one job every 2 s.",
+    guess=1,
+    unfinished="SELECT FROM pgboss.job WHERE state = 'active' AND name NOT LIKE '\\_\\_%' LIMIT 1",
+    package="pg-boss",
+)
+PGBOSS_BATCHED = replace(
+    PGBOSS,
+    name="pg-boss, batched",
+    programs=_on_node("pgboss_app.mjs", "batched"),
+    at_once=_with(_on_node("pgboss_app.mjs", "sixteen"), 1),
+    why=(
+        "`batchSize: 1000, burstWhenBatchFull: true` and LISTEN/NOTIFY; a batch is completed as a whole, once all "
+        "its jobs have run."
+    ),
+    guess=10_000,
+)
+PGBOSS_TRANSACTIONAL = replace(
+    PGBOSS,
+    name="pg-boss, transactional",
+    programs=_on_node("pgboss_app.mjs", "transactional"),
+    why="`transactional: true`: the handler's transaction commits the completion.",
+)
 
-ALL = (OURS, RQ_SIMPLE, RQ_WORKER, RQ_POOL, PGQUEUER, PROCRASTINATE, DRAMATIQ, CELERY)
+IN_PYTHON = (OURS, RQ_SIMPLE, RQ_WORKER, RQ_POOL, PGQUEUER, PROCRASTINATE, DRAMATIQ, CELERY)
+ALL = (*IN_PYTHON, GRAPHILE_BATCHED, GRAPHILE, PGBOSS_BATCHED, PGBOSS)
 # Jobs that wait without `await` want processes.
 OURS_IN_PROCESSES = replace(
     OURS,
@@ -290,7 +352,12 @@ IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 
 
 def versions(measured: Iterable[Peer] = ALL) -> list[str]:
-    """What is measured, as pinned: the first line of each requirements file."""
-    names = sorted({peer.environment for peer in measured} - {""})
+    """What is measured, as pinned: the first line of each requirements file, and packages of Node.js."""
+    peers = list(measured)
+    names = sorted({peer.environment for peer in peers} - {""})
     files = [Path(__file__).parent / "requirements" / f"{name}.txt" for name in names]
-    return [file.read_text(encoding="utf-8").split("\n", 1)[0].replace("==", " ") for file in files]
+    packages = sorted({peer.package for peer in peers} - {""})
+    return [
+        *(file.read_text(encoding="utf-8").split("\n", 1)[0].replace("==", " ") for file in files),
+        *(f"{name} {environments.package(name)}" for name in packages),
+    ]

@@ -139,7 +139,7 @@ def _sizes(bench: Bench) -> Stored:
     with psycopg.connect(bench.database_url, autocommit=True) as connection:
         ((size,),) = connection.execute(
             "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
-            "WHERE relkind IN ('r', 'm') AND relnamespace = 'public'::regnamespace"
+            "WHERE relkind IN ('r', 'm') AND relnamespace::regnamespace::text !~ '^(pg_|information_schema)'"
         ).fetchall()
     return Stored(float(size), _redis_bytes(bench))
 

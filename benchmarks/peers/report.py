@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from benchmarks import figures
-from benchmarks.peers import killed, peers, run
+from benchmarks.peers import killed, killed_busy, peers, run
 from benchmarks.peers.results import spread
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def sections(results: Results, rates_picture: str, delays_picture: str) -> list[
         *([_memory(results)] if results.stored else []),
         *([_disturbed(results)] if results.disturbed else []),
         *([killed.table(results)] if results.killed else []),
+        *([killed_busy.table(results)] if results.killed_busy else []),
         _set_up(results),
     ]
 
@@ -114,7 +115,7 @@ def _at_once(results: Results) -> str:
     table = figures.table(("", "jobs a second", f"of the ideal {IDEAL_AT_ONCE:,}"), rows)
     return (
         f"## {_WORKS['wait']}\n\n{table}\n\nSixteen in hand: as coroutines of one process (job-drain, PgQueuer, "
-        "Procrastinate), as threads of one (Dramatiq), or as sixteen processes."
+        "Procrastinate, Graphile Worker, pg-boss), as threads of one (Dramatiq), or as sixteen processes."
     )
 
 
@@ -199,6 +200,7 @@ def _set_up(results: Results) -> str:
         peers.OURS_IN_PROCESSES,
         peers.OURS_IN_THREADS,
         peers.BARE_LOOPS,
+        peers.PGBOSS_TRANSACTIONAL,
     ]
     lines = [f"- **{peer.name}**: {peer.why}{_tried(results, peer)}" for peer in measured]
     return (

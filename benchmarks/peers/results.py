@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peers.delay import Delay
 from benchmarks.peers.disturbances import Disturbed
 from benchmarks.peers.killed import Killed
+from benchmarks.peers.killed_busy import KilledBusy
 from benchmarks.peers.rate import Run, Stored
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Results:
         stored: Bytes of a queued job, by peer.
         disturbed: Beside other sessions.
         killed: What became of jobs whose worker was killed between their commit and their finish.
+        killed_busy: What became of the jobs in hand of a killed worker.
         ratios: Ratios of the drain by name, one for each round.
         check: Ratios that `make bench-check` compares with, by name, one for each round.
     """
@@ -71,6 +73,7 @@ class Results:
     stored: dict[str, Stored] = field(default_factory=dict)
     disturbed: list[Disturbed] = field(default_factory=list)
     killed: list[Killed] = field(default_factory=list)
+    killed_busy: list[KilledBusy] = field(default_factory=list)
     ratios: dict[str, list[float]] = field(default_factory=dict)
     check: dict[str, list[float]] = field(default_factory=dict)
 
@@ -103,6 +106,7 @@ def load(kind: str, path: Path = PATH) -> Results:
             "stored": {name: Stored(**each) for name, each in found["stored"].items()},
             "disturbed": [Disturbed(**each) for each in found["disturbed"]],
             "killed": [Killed(**each) for each in found["killed"]],
+            "killed_busy": [KilledBusy(**each) for each in found.get("killed_busy", [])],
         }
     )
 

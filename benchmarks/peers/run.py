@@ -24,15 +24,28 @@ NOOP, CPU, UPDATE, WAIT = "noop", "cpu", "update", "wait"
 # Who takes part in each kind of work.
 WORKS: dict[str, tuple[Peer, ...]] = {
     NOOP: peers.ALL,
-    CPU: (*peers.ALL, peers.BARE_LOOPS),
+    # Its millisecond is counted in turns of a loop of Python.
+    CPU: (*peers.IN_PYTHON, peers.BARE_LOOPS),
     UPDATE: (*peers.ALL, *peers.ALSO_UPDATING),
 }
 # Kinds of work at which each system is given its best number of processes, and who is tried: at jobs that do nothing
 # those that come near alone.
-TRIED = {NOOP: (peers.OURS, peers.PGQUEUER, peers.DRAMATIQ), UPDATE: WORKS[UPDATE]}
+TRIED = {
+    NOOP: (peers.OURS, peers.PGQUEUER, peers.DRAMATIQ, peers.GRAPHILE_BATCHED, peers.PGBOSS_BATCHED),
+    UPDATE: tuple(peer for peer in WORKS[UPDATE] if peer is not peers.PGBOSS),
+}
 PROCESSES = (1, 2, 3, 4)
 # Systems that no goal names: they are far off, and the time is better spent on the others.
-_FAR_OFF = (peers.RQ_WORKER, peers.RQ_POOL, peers.PROCRASTINATE, peers.CELERY)
+_FAR_OFF = (
+    peers.RQ_WORKER,
+    peers.RQ_POOL,
+    peers.PROCRASTINATE,
+    peers.CELERY,
+    peers.GRAPHILE,
+    peers.PGBOSS,
+)
+# The others start two jobs a second at the most.
+DELAYED = tuple(peer for peer in peers.ALL if peer is not peers.PGBOSS)
 _ROUNDS_OF_FAR_OFF = 2
 PER_SECOND = (500, 2000)
 # What a job adds to what it costs to run one that does nothing, for two processes: how many to begin with.
@@ -109,11 +122,11 @@ def at_once(services: Services, results: Results, plan: Plan) -> None:
 def delays(services: Services, results: Results, plan: Plan, *, per_second: int) -> None:
     """Delays from commit to start at one rate of commits."""
     environments.make({peer.environment for peer in peers.ALL})
-    found = [Delays(peer.name, per_second) for peer in peers.ALL]
+    found = [Delays(peer.name, per_second) for peer in DELAYED]
     with bench(services) as place:
         for number in range(plan.rounds):
             figures.say(f"{per_second} commits a second, round {number + 1} of {plan.rounds}")
-            for peer, delays_ in _taking_part(zip(peers.ALL, found, strict=True), number):
+            for peer, delays_ in _taking_part(zip(DELAYED, found, strict=True), number):
                 one = delay.measure(place, peer, per_second, plan.delay_seconds)
                 delays_.runs.append(one)
                 figures.say(f"  {peer.name}: {one.in_words()}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import __main__ as bench, figures, goals, parts, servers
-from benchmarks.peers import killed, peers, report, results, run, work
+from benchmarks.peers import environments, killed, killed_busy, peers, report, results, run, work
 from benchmarks.peers.delay import Delay
 from benchmarks.peers.rate import Run
 from benchmarks.peers.results import Delays, Rates, Results
@@ -111,6 +113,7 @@ def some_results() -> Results:
             for system in killed.SYSTEMS
             for moment in (work.BEFORE, work.AFTER)
         ],
+        killed_busy=[killed_busy.KilledBusy("Graphile Worker, batched", 524, 24, 1500, 20, 0)],
         ratios={"a": [1.0]},
     )
 
@@ -178,4 +181,42 @@ def test_systems_that_no_goal_names_take_part_in_two_rounds() -> None:
     systems = [(each, each.name) for each in peers.ALL]
     rounds = [[name for _, name in run._taking_part(systems, number)] for number in range(3)]
     assert rounds[0] == rounds[1] == [name for _, name in systems]
-    assert rounds[2] == ["job-drain", "RQ, SimpleWorker", "PgQueuer", "Dramatiq"]
+    assert rounds[2] == [
+        "job-drain",
+        "RQ, SimpleWorker",
+        "PgQueuer",
+        "Dramatiq",
+        "Graphile Worker, batched",
+        "pg-boss, batched",
+    ]
+
+
+def test_a_system_added_since_the_kills_were_measured_has_no_row_yet() -> None:
+    found = some_results()
+    (new, *_), found.killed = [killed.SYSTEMS[-1]], found.killed[:-2]
+    rows = [line.split(" | ")[0] for line in killed.table(found).splitlines()]
+    assert f"| {killed.SYSTEMS[0].name}" in rows
+    assert f"| {new.name}" not in rows
+
+
+def test_figures_recorded_before_a_part_existed_are_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    results.save(some_results(), servers.EMBEDDED, path)
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    del kept[servers.EMBEDDED]["killed_busy"]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    assert results.load(servers.EMBEDDED, path).killed_busy == []
+
+
+def test_a_killed_busy_worker_has_a_row_with_the_validity_of_its_claims() -> None:
+    (row,) = [line for line in killed_busy.table(some_results()).splitlines() if "Graphile" in line]
+    assert row == "| Graphile Worker, batched | 524 | 24 | 1,500 | 20 | 0 | 4 hours |"
+
+
+def test_packages_of_nodejs_are_pinned_exactly_and_named_with_their_peers() -> None:
+    pinned = (environments.HERE / "requirements" / "node.json").read_text(encoding="utf-8")
+    versions = json.loads(pinned)["dependencies"]
+    assert [version for version in versions.values() if not re.fullmatch(r"\d+(\.\d+)+", version)] == []
+    assert f"graphile-worker {versions['graphile-worker']}" in peers.versions()
+    assert f"pg-boss {versions['pg-boss']}" in peers.versions()
+    assert not any("graphile" in each for each in peers.versions(peers.IN_PYTHON))
