@@ -26,6 +26,8 @@ from tests.helpers import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Spark gives way to everything else, and a JVM takes half a minute on a busy machine.
+PATIENCE_SECONDS = 300
 COMMANDS = {
     "backfill": ["backfill", "rows.parquet", "--job", "tests.act", "--dry-run"],
     "reconcile": [
@@ -89,7 +91,7 @@ def test_a_terminal_shows_only_the_answer_and_a_missing_java_is_replaced(
         | {"DRAIN_DATABASE_URL": database_url, "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
@@ -139,7 +141,7 @@ def test_a_session_with_an_unresponsive_jvm_ends_silently() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -176,7 +178,7 @@ def test_calling_a_killed_jvm_raises_a_clear_error(signal: str, text: str) -> No
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
@@ -198,7 +200,7 @@ def test_an_old_java_is_replaced_by_the_packaged_one(no_java: Path, version: str
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert "version" in said.stderr
 
