@@ -66,7 +66,7 @@ WITH leader AS (
 )
 SELECT queue, whose, CASE
     -- A token may be taken late; with a burst of 1, the last attempt says it all.
-    WHEN max(count) >= 2 * max(burst) - 1 AND max(burst) > 1
+    WHEN max(count)::bigint >= 2 * max(burst) - 1 AND max(burst) > 1
         AND max(since) <= now() - make_interval(secs => 2 * max(burst * seconds)) THEN max(burst * seconds)
     ELSE extract(epoch FROM {finite("max(begun_at + make_interval(secs => count * seconds))")} - clock_timestamp())
     END::float8
