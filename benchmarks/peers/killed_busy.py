@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 JOBS = work.ACCOUNTS
 # In the middle of batches of 500 and of 1,000.
 _JOBS_BEFORE = 2250
-_RUN_SECONDS = 120
+_RUN_SECONDS = 300
 _SETTLE_SECONDS = 30
 _LOOK_SECONDS = 0.5
 _QUIET_SECONDS = 10
 _LIMIT_SECONDS = 600
-# Longer than any lease or heartbeat that is not counted in minutes; the supervisor of pg-boss looks every minute.
+# Longer than any lease or heartbeat that is not counted in minutes.
 _PATIENCE_SECONDS = 90
+# The supervisor of pg-boss takes up to two minutes to look at a queue, and its workers poll every 30 s.
+_RUN_OUT_SECONDS = 200
 _SHORT_PATIENCE_SECONDS = 45
 _COUNT_HELD = (
     "SELECT count(*), count(*) FILTER (WHERE balance > 0) FROM ({held}) AS held (id) JOIN accounts USING (id)"
@@ -162,7 +164,7 @@ def _kill(place: Bench, system: System, patience: float) -> KilledBusy:
         if stuck and system.run_out:
             _ask(place, system.run_out)
             with place.running(workers):
-                _wait_until_quiet(place, system, _PATIENCE_SECONDS)
+                _wait_until_quiet(place, system, _RUN_OUT_SECONDS)
     twice, never = _ask(place, _COUNT_EFFECTS)
     return KilledBusy(peer.name, held, done, stuck, twice, never)
 
