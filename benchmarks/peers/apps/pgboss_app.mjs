@@ -24,11 +24,18 @@ if (act === "prepare") {
 const done = counter(Number(slot), Number(processes));
 const pool = new pg.Pool({ connectionString: DATABASE_URL });
 
-// With a transaction, pg-boss commits it, together with the job's completion: nothing lies between the two.
+// pg-boss commits its transaction together with the job's completion: the earliest moment after is when both are seen.
+async function dieOnceCommitted() {
+  const balance = "SELECT FROM accounts WHERE id = 0 AND balance > 0";
+  while (!(await pool.query(balance)).rowCount) await sleep(1);
+  dieOnce("after");
+}
+
 async function killed(moment, transaction) {
   if (transaction) {
     await transaction.executeSql(UPDATE, [0]);
     if (moment === "before") dieOnce(moment);
+    else void dieOnceCommitted();
     return;
   }
   const client = await pool.connect();

@@ -177,6 +177,23 @@ def test_a_systems_guarantee_is_derived_from_both_kill_moments(
     assert f"| {expected} |" in row
 
 
+@pytest.mark.parametrize(
+    ("name", "after", "expected"),
+    [
+        ("Graphile Worker", "`locked`", "at least once, after 4 hours"),
+        ("pg-boss", "`active`", "at least once, after 15 minutes"),
+        ("pg-boss, transactional", killed.DONE, "exactly once, after 15 minutes"),
+    ],
+)
+def test_a_job_under_a_long_claim_counts_as_run_again(name: str, after: str, expected: str) -> None:
+    found = some_results()
+    found.killed = [
+        killed.Killed(name, work.BEFORE, 0, "`active`", 75.0),
+        killed.Killed(name, work.AFTER, 1, after, 75.0),
+    ]
+    assert f"| {expected} |" in killed.table(found)
+
+
 def test_systems_that_no_goal_names_take_part_in_two_rounds() -> None:
     systems = [(each, each.name) for each in peers.ALL]
     rounds = [[name for _, name in run._taking_part(systems, number)] for number in range(3)]
