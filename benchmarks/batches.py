@@ -168,7 +168,7 @@ def _ended(started: Services, members: int, together: int) -> float:
 
 
 def _graph(started: Services, nodes: int) -> Iterator[Row]:
-    """Stage levels of ten nodes, each of which waits for two of the level before."""
+    """Stage levels of ten nodes that each wait for two of the level before."""
     rates.refill(started, 0)
     flow = drain.Flow("benchmark")
     for number in range(nodes):

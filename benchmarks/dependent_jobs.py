@@ -18,7 +18,7 @@ def node() -> None:
 
 @job(name="benchmark.waiting", queue=QUEUE, result="keep")
 def waiting(event: str) -> float:
-    """Wait for the event; return the time at which the job runs again."""
+    """Wait for the event; return when the job runs again."""
     drain.wait_for(event)
     return time()
 

@@ -138,7 +138,7 @@ def table(results: Results) -> str:
         f"## A busy worker is killed\n\n{figures.table(header, rows)}\n\n"
         f"{JOBS:,} jobs of one UPDATE, one worker process, killed by SIGKILL with all its children once "
         f"{_JOBS_BEFORE:,} have run; a successor starts at once. Stuck: claimed by the killed process, and not run "
-        "again. In the end: after the claims have run out, for which they are put back in time by minutes or hours."
+        "again. In the end: after the claims have run out, because they were put back in time by minutes or hours."
     )
 
 

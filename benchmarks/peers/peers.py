@@ -271,8 +271,9 @@ GRAPHILE_BATCHED = replace(
     programs=_on_node("graphile_app.mjs", "batched"),
     at_once=_with(_on_node("graphile_app.mjs", "sixteen"), 1),
     why=(
-        "`concurrentJobs: 24, localQueue: {size: 500}, completeJobBatchDelay: 0, failJobBatchDelay: 0`, with which "
-        "its page on performance reports 183,000 jobs a second. A job counts as done before its deletion commits."
+        "`concurrentJobs: 24, localQueue: {size: 500}, completeJobBatchDelay: 0, failJobBatchDelay: 0`, the "
+        "settings of the 183,000 jobs a second on its page on performance. A job counts as done before its deletion "
+        "commits."
     ),
     guess=15_000,
 )

@@ -3,7 +3,7 @@
 Each attempt takes a token, refilled at the rate: a bucket is full at the latest
 `begin + interval * (attempts from this one on)`. For a new leader, earlier attempts count as begun with its term.
 
-Attempts are read for twice the time in which an empty bucket fills. If as many tokens were taken as came in, a bucket
+Attempts are read for twice as long as an empty bucket takes to fill. If as many tokens were taken as came in, a bucket
 counts as empty: how full it was before is unknown, but jobs wait only while the leader finds no token.
 """
 

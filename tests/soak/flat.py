@@ -1,4 +1,4 @@
-"""Whether what was sampled stays flat: the last third of the run against the middle third.
+"""Judges whether samples stay flat: the last third of the run against the middle third.
 
 The first third is for warming up. Medians ignore the peaks of faults and of windows. Something that grows evenly from
 nothing is two thirds larger in the last third than in the middle one.
@@ -79,7 +79,7 @@ def series(samples: Iterable[Sample]) -> Series:
 
 
 def growth(all_series: Series, seconds: float) -> list[Growth]:
-    """Compare the thirds of each series of a run of so many seconds; leave out those with too few samples."""
+    """Compare the thirds of each series of a run that took `seconds`; leave out series with too few samples."""
     third = seconds / 3
     found = []
     for (kind, name), points in sorted(all_series.items()):

@@ -36,7 +36,7 @@ _TICK_SECONDS = 0.02
 _LINE_SECONDS = 5.0
 # A run has this many lines and samples at most.
 _MOST_SAMPLES = 1000
-# Jobs are judged and forgotten after each window, of which a run has twelve or more.
+# Jobs are judged and forgotten after each window; a run has twelve or more.
 _WINDOW_SECONDS = (60.0, 600.0)
 _FEWEST_WINDOWS = 12
 _LOOK_SECONDS = 0.2

@@ -111,7 +111,7 @@ def closed_gate(connection: Connection) -> Iterator[None]:
 
 
 def forget(connection: Connection) -> None:
-    """Forget all jobs, none of which is left to be worked."""
+    """Forget all jobs; none is left to be worked."""
     with connection.transaction():
         dead.discard(connection, dead.Selection())
         connection.execute(_FORGET)
