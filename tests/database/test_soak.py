@@ -291,6 +291,7 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
     audited = Report(counts={}, breaches=(Breach("once", "in two tables", 1, (1,)),), redis_asked=True)
     result = report.Result(
         seed=7,
+        load=1,
         seconds=2,
         windows=1,
         drained_seconds=2,

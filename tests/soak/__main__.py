@@ -36,7 +36,7 @@ def main() -> int:
             directory = given.directory or Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))
             )
-            result = soak(seed, given.seconds, directory, console.print)
+            result = soak(seed, given.seconds, directory, console.print, given.load)
     except DrainError as error:
         console.print(f"Error: {error}", markup=False)
         return 1
@@ -68,6 +68,12 @@ def _arguments() -> argparse.Namespace:
         help="how long the faults go on; SOAK_SECONDS",
     )
     parser.add_argument("--seed", type=int, default=int(seed) if seed else None, help="SOAK_SEED")
+    parser.add_argument(
+        "--load",
+        type=float,
+        default=float(environment.get("SOAK_LOAD") or 1),
+        help="0.5: applications pause for twice as long; SOAK_LOAD",
+    )
     parser.add_argument("--directory", type=Path, help="keep logs here")
     parser.add_argument(
         "--output",

@@ -91,9 +91,9 @@ def _schedule(connection: Connection, chance: random.Random) -> None:
 
 
 def _crowd_seconds(connection: Connection) -> float:
-    """How long to pause, by how many jobs are under way."""
+    """How long to pause, by how many jobs are under way and by the load."""
     (count,) = postgres.fetch_one(connection, _COUNT, (_UNDER_WAY,))
-    return 0.02 + 0.5 * int(count) / _UNDER_WAY
+    return (0.02 + 0.5 * int(count) / _UNDER_WAY) / float(os.environ["SOAK_LOAD"])
 
 
 def _stage_one(connection: Connection, chance: random.Random) -> int:

@@ -25,6 +25,7 @@ class Result:
 
     Attributes:
         seed: Of the plan and of the applications.
+        load: Of the applications; 1 is all that they can stage.
         seconds: How long the faults went on.
         windows: After each of these, all jobs were judged.
         drained_seconds: How long it took after all windows until nothing was left.
@@ -38,6 +39,7 @@ class Result:
     """
 
     seed: int
+    load: float
     seconds: float
     windows: int
     drained_seconds: float
@@ -75,6 +77,7 @@ class Result:
         return {
             "ok": self.holds,
             "seed": self.seed,
+            "load": self.load,
             "seconds": round(self.seconds, 1),
             "windows": self.windows,
             "drained_seconds": round(self.drained_seconds, 1),
@@ -160,7 +163,7 @@ def _sentence(result: Result) -> Text:
     jobs, faults = result.jobs, sum(result.faults.values())
     what = (
         f"{jobs['wanted']:,} jobs, {jobs['finished']:,} finished and {jobs['dead']:,} dead on purpose, "
-        f"{result.jobs_per_second:.0f} a second, under {faults} faults; seed {result.seed}"
+        f"{result.jobs_per_second:.0f} a second, under {faults} faults; load {result.load:g}, seed {result.seed}"
     )
     if result.holds:
         return Text(

@@ -47,7 +47,7 @@ _LONG_SECONDS = 3600
 _IN_TIME = ("unique", "ticks")
 
 
-def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
+def soak(seed: int, seconds: float, directory: Path, say: Say, load: float = 1) -> Result:
     """Let everything work under faults for so long, in windows; judge each once nothing is left.
 
     Ends early after a window that does not hold.
@@ -57,6 +57,7 @@ def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
         seconds: How long the faults go on, with the ends of windows between them.
         directory: For logs and data.
         say: Shows a line.
+        load: 0.5: applications pause for twice as long.
     """
     directory = directory.absolute()
     with Servers(directory) as started:
@@ -69,12 +70,13 @@ def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
             "DRAIN_REDIS_URL": redis_url,
             "DRAIN_JOBS": "tests.soak.jobs",
             "DRAIN_BATCH_SIZE": str(_BATCH_SIZE),
+            "SOAK_LOAD": str(load),
         }
         with Processes(directory, variables) as processes:
             starts = programs(processes, redis_url, directory, seed)
             fleet = Fleet(processes, starts, say)
             chaos = Chaos(plan(seed), Faults(fleet, started))
-            return _Run(started, fleet, chaos, directory, say).run(seed, seconds)
+            return _Run(started, fleet, chaos, directory, say).run(seed, seconds, load)
 
 
 class _Run:
@@ -96,7 +98,7 @@ class _Run:
         self._coverage: dict[str, Counter[str]] = {name: Counter() for name in names()}
         self._breaches: list[str] = []
 
-    def run(self, seed: int, seconds: float) -> Result:
+    def run(self, seed: int, seconds: float, load: float) -> Result:
         """From the first fault to the verdict."""
         self._line_seconds = max(_LINE_SECONDS, seconds / _MOST_SAMPLES)
         shortest, longest = _WINDOW_SECONDS
@@ -110,6 +112,7 @@ class _Run:
         under_faults = self._seconds() - self._calm_seconds
         return Result(
             seed=seed,
+            load=load,
             seconds=under_faults,
             windows=numbers,
             drained_seconds=self._calm_seconds,
