@@ -1,4 +1,4 @@
-"""Time to recovery: after the death of a worker, after the death of a leader, and after a FLUSHALL of Redis."""
+"""Time to recovery: after the death of a worker, of one of its processes, of a leader, and after a FLUSHALL of Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks import figures
 from benchmarks.peers.processes import family
 from benchmarks.processes import command
 from benchmarks.rates import refill
-from drain import stage
+from drain import stage, stage_many
 from drain.workers import job
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEASE_SECONDS = 3
+PREFETCHED = 100
 # Rate at which an application stages further jobs during the measurement.
 LOAD_PER_SECOND = 200
 _PATIENCE_SECONDS = 120
@@ -41,12 +42,19 @@ def hang() -> None:
     sleep(600)
 
 
+@job(name="benchmark.brief", queue="brief")
+def brief() -> None:
+    """Leave time for the kill while others wait."""
+    sleep(0.002)
+
+
 def section(services: Services, jobs: int, rounds: int) -> str:
     """Measure all recoveries, and make the section of RESULTS.md."""
     figures.say("recovery")
     leaders = [after_a_leaders_death(services) for _ in range(rounds)]
     flushes = [after_a_flush(services, jobs) for _ in range(rounds)]
     workers = [after_a_workers_death(services) for _ in range(rounds)]
+    processes = [after_a_processs_death(services) for _ in range(rounds)]
     rows = [
         ("a leader's SIGKILL → the standby has pushed a job staged just then", leaders, "under 2"),
         ("FLUSHALL → the first job is queued again", [noticed for noticed, _ in flushes], "under 2"),
@@ -55,6 +63,11 @@ def section(services: Services, jobs: int, rounds: int) -> str:
             f"a worker's SIGKILL, its lease of {LEASE_SECONDS} s just extended → another one has its job",
             workers,
             f"under {LEASE_SECONDS + 2}",
+        ),
+        (
+            f"SIGKILL of a worker's process with {PREFETCHED} jobs in hand → its successor has given back all",
+            processes,
+            "under 2",
         ),
     ]
     table = figures.table(
@@ -92,6 +105,22 @@ def after_a_workers_death(services: Services) -> float:
                 # It would hang here as well.
                 second.kill()
     return seconds
+
+
+def after_a_processs_death(services: Services) -> float:
+    """Measure the seconds from the SIGKILL of a process of `drain work` until none of its jobs is claimed by it."""
+    refill(services, 0)
+    with (
+        psycopg.connect(services.database_url, autocommit=True) as connection,
+        command(services, "run", "--metrics-port", "0"),
+        command(services, "work", "brief", "--prefetch", str(PREFETCHED), jobs="benchmarks.recovery"),
+    ):
+        stage_many(connection, brief, (() for _ in range(20 * PREFETCHED)))
+        worker = _wait_for(lambda: _worker_of_many(connection))
+        os.kill(int(worker.split(":")[1]), signal.SIGKILL)
+        killed = monotonic()
+        _wait_for(lambda: not _claimed_by(connection, worker))
+        return monotonic() - killed
 
 
 def after_a_leaders_death(services: Services) -> float:
@@ -166,6 +195,21 @@ def _token(connection: psycopg.Connection) -> int:
 def _lease_end(connection: psycopg.Connection) -> object:
     row = connection.execute("SELECT lease_expires_at FROM inflight_jobs").fetchone()
     return row and row[0]
+
+
+def _worker_of_many(connection: psycopg.Connection) -> str:
+    row = connection.execute(
+        "SELECT claimed_by FROM inflight_jobs WHERE lease_expires_at IS NOT NULL "
+        "GROUP BY claimed_by HAVING count(*) > %s",
+        (PREFETCHED // 2,),
+    ).fetchone()
+    return row[0] if row else ""
+
+
+def _claimed_by(connection: psycopg.Connection, worker: str) -> int:
+    return connection.execute(
+        "SELECT FROM inflight_jobs WHERE claimed_by = %s AND lease_expires_at IS NOT NULL", (worker,)
+    ).rowcount
 
 
 def _drainers(connection: psycopg.Connection) -> int:
