@@ -65,8 +65,9 @@ def goals(results: Results) -> Iterator[Goal]:
         if name in at_once:
             of_ideal = [rate / report.IDEAL_AT_ONCE for rate in at_once[name]]
             yield Goal(f"10 ms jobs, 16 at once, {name}", 0.95, of_ideal, " of the ideal")
-    if drained := results.ratios.get(drain_report.DRAINED):
-        yield Goal(drain_report.DRAINED, 0.75, drained, " of it")
+    for what, bound, unit in drain_report.GOALS:
+        if drained := results.ratios.get(what):
+            yield Goal(what, bound, drained, unit)
     yield from _of_disturbances(results)
 
 
@@ -81,16 +82,23 @@ def _of_rates(results: Results) -> Iterator[Goal]:
         (run.NOOP, "jobs that do nothing", peers.OURS, peers.PGQUEUER, 2.0),
         (run.NOOP, "jobs that do nothing", peers.OURS, peers.DRAMATIQ, 10.0),
         (run.NOOP, "jobs that do nothing", peers.OURS, peers.RQ_SIMPLE, 60.0),
+        (run.NOOP, "jobs that do nothing", peers.OURS, peers.GRAPHILE_BATCHED, 1.0),
     ):
         found = results.rates_of(work)
         if ours.name in found and theirs.name in found:
             ratios = _by_round(found[ours.name].rates, found[theirs.name].rates)
             yield Goal(f"{what}, beside {theirs.name}", bound, ratios)
+    for each in [empty[peers.DRAIN]] if peers.DRAIN in (empty := results.rates_of(run.NOOP)) else []:
+        used = [10 * found.cpu_by_part["PostgreSQL"] for found in each.runs]
+        yield Goal("processor time of PostgreSQL, a job that does nothing", 14, used, " us", at_most=True)
+        if all(found.wal_bytes for found in each.runs):
+            written = [found.wal_bytes for found in each.runs]
+            yield Goal("WAL of such a job from stage to finish", 1229, written, " bytes", at_most=True)
 
 
 def _of_delays(results: Results) -> Iterator[Goal]:
     slow, fast = run.PER_SECOND
-    for name, times, milliseconds in (("p50", 2.5, 3), ("p99", 1.5, 10)):
+    for name, times, milliseconds in (("p50", 2, 3), ("p99", 1.5, 10)):
         found = _delays(results, slow)
         if peers.DRAIN in found and peers.PGQUEUER.name in found:
             ours, theirs = found[peers.DRAIN].of(name), found[peers.PGQUEUER.name].of(name)
@@ -100,6 +108,8 @@ def _of_delays(results: Results) -> Iterator[Goal]:
             yield Goal(what, milliseconds, ours, " ms", at_most=True)
     found = _delays(results, fast)
     ours_fast = found.pop(peers.DRAIN, None)
+    if ours_fast:
+        yield Goal(f"commit to start at {fast:,} a second, p50", 5, ours_fast.of("p50"), " ms", at_most=True)
     for each in found.values():
         if ours_fast and report.keeps_up(each):
             ratios = _by_round(ours_fast.of("p99"), each.of("p99"))

@@ -1,4 +1,4 @@
-"""Time to recovery: after the death of a worker, of one of its processes, of a leader, and after a FLUSHALL of Redis."""
+"""Time to recovery: after the death of a worker, of its process, of a leader, and after a FLUSHALL of Redis."""
 
 from __future__ import annotations
 

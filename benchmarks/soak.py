@@ -36,8 +36,8 @@ def sections(summary: Path) -> list[str]:
         [(name, *(f"{counts[letter]:,}" for letter in letters)) for name, counts in coverage.items()],
     )
     text = (
-        f"## Soak\n\n{found['seconds']:.0f} s of faults at load {found.get('load', 1):g} with seed {found['seed']}, and "
-        f"{found['drained_seconds']:.0f} s until all was done; a run of its own, by `make soak`. Every process "
+        f"## Soak\n\n{found['seconds']:.0f} s of faults at load {found.get('load', 1):g} with seed {found['seed']}, "
+        f"and {found['drained_seconds']:.0f} s until all was done; a run of its own, by `make soak`. Every process "
         f"and both servers were killed, stopped, flushed and replaced at random, while applications staged, "
         f"committed and rolled back.\n\n{table}\n\nTransitions of jobs during each fault:\n\n{grid}"
     )

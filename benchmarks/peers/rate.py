@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import redis
@@ -22,6 +22,11 @@ _CORES = os.cpu_count() or 1
 # Whoever takes so many times as long as was thought is stopped there.
 _PATIENCE = 4
 _FINISH_SECONDS = 10
+# The next transaction id counts what has written.
+_WRITTEN = """
+SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+"""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Run:
         enqueuer_megabytes: Memory of what else the peer runs.
         cpu_by_part: `cpu_seconds` by part: each store, and the programs of the peer.
         share_of_others: Part of all processor time that other sessions have used meanwhile.
+        wal_bytes: Of a job, from its staging to its finish.
+        transactions: Ids of transactions and savepoints that wrote, for a job, after its staging.
     """
 
     jobs: int
@@ -47,6 +54,8 @@ class Run:
     enqueuer_megabytes: float
     cpu_by_part: dict[str, float] = field(default_factory=dict)
     share_of_others: float = 0.0
+    wal_bytes: float = 0.0
+    transactions: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,9 @@ def measure(
         used_by_others: Processor time that other sessions have used so far, in seconds.
     """
     bench.forget()
+    unfilled = _written(bench)
     bench.fill(peer, name, jobs)
+    filled = _written(bench)
     with bench.running(programs) as running:
         # Processor time begins to count with the first job: importing modules is not what it costs.
         bench.wait_for_jobs(1, seconds)
@@ -89,6 +100,7 @@ def measure(
         done = bench.counter.read()
         finished = _finished(bench, peer) if done.jobs >= jobs else done.last
         used = bench.cpu_seconds(running)
+        written = _written(bench)
         workers, besides = (processes.megabytes(pids) for pids in (running.workers, running.others))
     by_part = {
         part: (so_far - used_first[part]) / max(done.jobs - first, 1) * 100_000
@@ -103,7 +115,21 @@ def measure(
         enqueuer_megabytes=besides,
         cpu_by_part=by_part,
         share_of_others=others,
+        wal_bytes=(written.wal_bytes - unfilled.wal_bytes) / max(done.jobs, 1),
+        transactions=(written.transactions - filled.transactions) / max(done.jobs, 1),
     )
+
+
+class _Written(NamedTuple):
+    """What PostgreSQL has written so far."""
+
+    wal_bytes: int
+    transactions: int
+
+
+def _written(bench: Bench) -> _Written:
+    with psycopg.connect(bench.database_url, autocommit=True) as connection:
+        return _Written(*connection.execute(_WRITTEN).fetchall()[0])
 
 
 def _finished(bench: Bench, peer: Peer) -> float:

@@ -82,6 +82,7 @@ def _rates(results: Results, work: str) -> str:
             _finished(each),
             "" if each.peer.startswith(peers.DRAIN) else _times(_median(ours) / _median(each)),
             f"{statistics.median(run.cpu_seconds for run in each.runs):,.1f}",
+            *_of_postgres(each),
         )
         for each in measured
     ]
@@ -92,6 +93,9 @@ def _rates(results: Results, work: str) -> str:
         "noted as finished",
         "ours is … times that",
         "processor seconds of 100,000 jobs",
+        "PostgreSQL's",
+        "WAL of a job",
+        "transaction ids of a job",
     )
     return f"## {_WORKS[work]}\n\n{figures.table(header, rows)}"
 
@@ -101,6 +105,21 @@ def _finished(measured: Rates) -> str:
     finished = statistics.median(run.finished_rate for run in measured.runs)
     known = any(measured.peer == peer.name and peer.unfinished for peer in run.WORKS[measured.work])
     return f"{finished:,.0f}" if known else ""
+
+
+def _of_postgres(measured: Rates) -> tuple[str, str, str]:
+    """Its processor seconds of 100,000 jobs; WAL and transactions, unless measured before these were."""
+    cpu, wal, transactions = (
+        statistics.median(values)
+        for values in zip(
+            *(
+                (run.cpu_by_part.get("PostgreSQL", 0.0), run.wal_bytes, run.transactions)
+                for run in measured.runs
+            ),
+            strict=True,
+        )
+    )
+    return f"{cpu:.1f}", f"{wal:,.0f} B" if wal else "", f"{transactions:.3f}" if wal else ""
 
 
 def _times(ratio: float) -> str:

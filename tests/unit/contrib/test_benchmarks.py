@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,17 @@ def test_a_goal_against_a_peer_is_compared_round_by_round() -> None:
     )
     assert goal.measured == [1.0, 100 / 300]
     assert not goal.is_reached
+
+
+def test_wal_is_a_goal_once_it_was_measured() -> None:
+    found = some_results()
+    wal = "WAL of such a job from stage to finish"
+    assert wal not in {goal.what for goal in goals.goals(found)}
+    ours = found.rates_of(run.NOOP)[peers.DRAIN].runs
+    ours[:] = [replace(each, wal_bytes=1300.0) for each in ours]
+    (goal,) = (goal for goal in goals.goals(found) if goal.what == wal)
+    assert not goal.is_reached
+    assert goal.measured == [1300.0]
 
 
 def test_only_systems_that_keep_up_at_two_thousand_commits_a_second_are_goals() -> None:
