@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid5
 
 from drain.jobs import registry
@@ -23,6 +23,9 @@ from drain.workers.errors import NoCurrentJobError, UnfitResultError
 from drain.workers.lease.interruption import Interruption, Watcher
 from drain.workers.lease.lease import Lease
 
+if TYPE_CHECKING:
+    from drain.workers.context.shared import SharedTransaction
+
 _DEFAULT_OPTIONS = JobOptions()
 _NOTHING: Mapping[str, Undoable] = {}
 
@@ -36,10 +39,11 @@ class Attempt:
     Attributes:
         job: None if its name is not registered.
         groups_commit: The commit of its `transaction()` need not wait for the disk, since recording does.
-        finished: Its `transaction()` has committed.
+        finished: Its `transaction()` has committed, or will with those it shares the transaction with.
         in_transaction: Its `transaction()` is open, or was abandoned.
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
+        shared: Transaction that it shares with other jobs, if any.
         steps: Its steps, once it has called one.
         results: JSON of its predecessors' results by id or node, once read.
         flow: Its batch or flow, once read.
@@ -66,6 +70,7 @@ class Attempt:
             "progress",
             "result",
             "results",
+            "shared",
             "steps",
             "undoes",
         ),
@@ -78,7 +83,13 @@ class Attempt:
         self.lease = lease = Lease(claim, options, asked_at)
         self.interruption = Interruption(lease, options, watcher)
         self.database_url = database_url
-        self.groups_commit = self.finished = self.in_transaction = self.has_ended = False
+        self.groups_commit = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget that the job has run."""
+        self.finished = self.in_transaction = self.has_ended = False
+        self.shared: SharedTransaction | None = None
         self.result: str | None = None
         self.late_result: str | None = None
         self.progress: Report | None = None
@@ -204,7 +215,7 @@ class CurrentJob(RelatedJobs):
 
     @property
     def finished(self) -> bool:
-        """True once its `transaction()` has committed."""
+        """True once its `transaction()` has committed; with `commit="shared"`, once the block has ended."""
         return self._attempt.finished
 
     @property

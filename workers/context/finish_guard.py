@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from drain.jobs.options import SHARED
 from drain.tables.steps import Step
 from drain.workers.context.current import Attempt
 from drain.workers.errors import JobCancelledError, LeaseLostError, TransactionError
@@ -19,8 +20,12 @@ class CanFinish(Protocol):
 
 
 @contextmanager
-def only_one(attempt: Attempt) -> Iterator[None]:
+def only_one(attempt: Attempt, *, may_share: bool = False) -> Iterator[None]:
     """Allow one transaction per attempt, or raise TransactionError."""
+    if attempt.options.commit == SHARED and not may_share:
+        raise TransactionError(
+            f'job {attempt.claim.id} has commit="shared": use transaction() or psycopg_transaction()'
+        )
     if attempt.finished or attempt.in_transaction:
         raise TransactionError(
             f"job {attempt.claim.id} already has its transaction; a job has only one, which finishes it"
@@ -40,7 +45,8 @@ def only_one(attempt: Attempt) -> Iterator[None]:
         raise
     finally:
         attempt.in_transaction = never_ended
-        attempt.lease.ending = attempt.finished
+        # A shared transaction commits later.
+        attempt.lease.ending = attempt.finished and attempt.shared is None
 
 
 @contextmanager
