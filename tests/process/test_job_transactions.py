@@ -332,7 +332,7 @@ def test_the_server_ends_the_statement_of_a_process_that_died(shop: Workshop, ki
     if kind == "sync":
         connection = connection_cache.connect(shop.database_url)
     else:
-        connection = asyncio.run(async_connection_cache.connect(shop.database_url))
+        connection = asyncio.run(async_connection_cache._connect(shop.database_url))
     connection.pgconn.send_query(f"SELECT pg_sleep({FOREVER_SECONDS})".encode())
     wait_until(lambda: shop.backends("drain job", state="active"))
     connection.pgconn.finish()
