@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,18 @@ Connection = psycopg.Connection[Any]
 _abandoned: list[Any] = []
 
 
+@cache
 def beside() -> Connection:
     """Another connection, which commits each statement."""
     return psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True)
 
 
 def note(label: str) -> None:
-    with beside() as connection:
-        connection.execute("INSERT INTO runs VALUES (%s, %s)", [label, current_attempt().shared is not None])
+    beside().execute("INSERT INTO runs VALUES (%s, %s)", [label, current_attempt().shared is not None])
 
 
 def _is_first() -> bool:
-    return current_job().fencing_token == 1 and current_attempt().shared is not None
+    return current_job().attempt == 1 and current_attempt().shared is not None
 
 
 def _in_pipeline(connection: Connection) -> None:
@@ -154,19 +155,17 @@ def _copy(connection: Connection, label: str) -> None:
 
 
 def _steal(_connection: Connection, label: str) -> None:
-    with beside() as other:
-        other.execute(
-            "UPDATE inflight_jobs SET claimed_by = 'thief', fencing_token = fencing_token + 1 "
-            "WHERE job_args ->> 0 = %s AND fencing_token = 1",
-            [label],
-        )
+    beside().execute(
+        "UPDATE inflight_jobs SET claimed_by = 'thief', fencing_token = fencing_token + 1 "
+        "WHERE job_args ->> 0 = %s AND claimed_by <> 'thief'",
+        [label],
+    )
 
 
 def _cancel(_connection: Connection, label: str) -> None:
-    with beside() as other:
-        rows = other.execute("SELECT id FROM inflight_jobs WHERE job_args ->> 0 = %s", [label]).fetchall()
-        for (job_id,) in rows:
-            drain.cancel(other, job_id)
+    rows = beside().execute("SELECT id FROM inflight_jobs WHERE job_args ->> 0 = %s", [label]).fetchall()
+    for (job_id,) in rows:
+        drain.cancel(beside(), job_id)
 
 
 def _lock(connection: Connection, _label: str) -> None:
@@ -174,8 +173,7 @@ def _lock(connection: Connection, _label: str) -> None:
 
 
 def _wait(_connection: Connection, _label: str) -> None:
-    with beside() as other:
-        other.execute("UPDATE rows SET number = number + 10")
+    beside().execute("UPDATE rows SET number = number + 10")
 
 
 def _abandon(_connection: Connection, _label: str) -> None:
@@ -280,8 +278,7 @@ def _kill_once(point: FailurePoint, path: Path) -> None:
 
 
 def has_shared() -> bool:
-    with beside() as connection:
-        row = connection.execute("SELECT count(*) FROM runs WHERE shared").fetchone()
+    row = beside().execute("SELECT count(*) FROM runs WHERE shared").fetchone()
     return row is not None and row[0] > 5
 
 

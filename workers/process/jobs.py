@@ -43,7 +43,7 @@ class ClaimedJob(Attempt):
         # An isolated job's process records its own outcome.
         self.groups_commit = self.options.commit == GROUPED and not self.options.isolated
         # An attempt that failed, or killed its process, would cost the others theirs.
-        self.may_share = self.options.commit == SHARED and claim.fencing_token == 1
+        self.may_share = self.options.commit == SHARED and claim.attempts == 1
         self.rq_id = rq_id
         self.slot = slot
         self.waits_since = waits_since
