@@ -29,7 +29,9 @@ CREATE TABLE kept (id integer, UNIQUE (id) DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE rows (id integer, number integer);
 INSERT INTO rows VALUES (1, 0)
 """
-WRITE = "INSERT INTO written (label, setting) VALUES (%s, current_setting('synchronous_commit') || current_user)"
+WRITE = (
+    "INSERT INTO written (label, setting) VALUES (%s, current_setting('synchronous_commit') || current_user)"
+)
 _TWICE = "INSERT INTO kept VALUES (1), (1)"
 _OPTIONS: dict[str, Any] = {
     "commit": "shared",
@@ -62,6 +64,11 @@ def _in_pipeline(connection: Connection) -> None:
         psycopg.ClientCursor(connection).execute("COMMIT")
 
 
+def _by_factory(connection: Connection) -> None:
+    connection.cursor_factory = psycopg.ClientCursor
+    connection.execute("COMMIT")
+
+
 # Ways to end the transaction. The first ones are refused before they are sent.
 REFUSED: dict[str, Callable[[Connection], Any]] = {
     "sql": lambda c: c.execute("COMMIT"),
@@ -82,10 +89,14 @@ ENDING: dict[str, Callable[[Connection], Any]] = {
     "client cursor": lambda c: psycopg.ClientCursor(c).execute("COMMIT"),
     "own cursor": lambda c: psycopg.Cursor(c).execute("COMMIT"),
     "raw cursor": lambda c: psycopg.RawCursor(c).execute("COMMIT AND CHAIN"),
-    "factory": lambda c: (setattr(c, "cursor_factory", psycopg.ClientCursor), c.execute("COMMIT")),
+    "factory": _by_factory,
     "libpq": lambda c: c.pgconn.exec_(b"COMMIT"),
     "libpq, begin": lambda c: c.pgconn.exec_(b"COMMIT; BEGIN"),
-    "libpq, again": lambda c: (c.pgconn.exec_(b"COMMIT"), c.pgconn.exec_(b"BEGIN"), c.pgconn.exec_(b"COMMIT")),
+    "libpq, again": lambda c: (
+        c.pgconn.exec_(b"COMMIT"),
+        c.pgconn.exec_(b"BEGIN"),
+        c.pgconn.exec_(b"COMMIT"),
+    ),
     "libpq, rollback": lambda c: c.pgconn.exec_(b"ROLLBACK"),
     "libpq, new": lambda c: (c.pgconn.exec_(b"ROLLBACK"), c.pgconn.exec_(b"BEGIN")),
     "prepared": lambda c: c.pgconn.exec_(b"PREPARE TRANSACTION 'one'"),
@@ -176,10 +187,6 @@ def _wait(_connection: Connection, _label: str) -> None:
     beside().execute("UPDATE rows SET number = number + 10")
 
 
-def _abandon(_connection: Connection, _label: str) -> None:
-    raise AssertionError
-
-
 def _hang(connection: Connection, _label: str) -> None:
     if current_job().attempt == 1:
         connection.execute("SELECT pg_sleep(60)")
@@ -202,7 +209,7 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "lock": _lock,
     "wait": _wait,
     "hang": _hang,
-    "stage": lambda connection, label: drain.stage(connection, act, [f"write:staged {label}"]),
+    "stage": lambda connection, label: drain.stage(connection, f"{MODULE}.act", [f"write:staged {label}"]),
     "step": lambda _connection, _label: None,
     "nap": lambda _connection, _label: time.sleep(0.005),
     "slow": lambda _connection, _label: time.sleep(0.03),
@@ -239,7 +246,7 @@ def act_by_session(what: str) -> None:
     action, _, label = what.partition(":")
     note(what)
     with transaction() as session:
-        connection = session.connection().connection.driver_connection
+        connection: Any = session.connection().connection.driver_connection
         session.execute(
             sqlalchemy.text(WRITE.replace("%s", ":label")),
             {"label": what},

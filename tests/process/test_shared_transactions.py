@@ -56,7 +56,9 @@ def written(yard: Yard) -> Counter[str]:
 
 def runs(yard: Yard, label: str) -> list[bool]:
     """Whether each run of the job shared its transaction."""
-    return [shared for (shared,) in query(yard.database_url, "SELECT shared FROM runs WHERE label = %s", label)]
+    return [
+        shared for (shared,) in query(yard.database_url, "SELECT shared FROM runs WHERE label = %s", label)
+    ]
 
 
 def ran_again(yard: Yard) -> set[str]:
@@ -66,7 +68,9 @@ def ran_again(yard: Yard) -> set[str]:
 
 
 def sizes(yard: Yard) -> list[int]:
-    return [size for (size,) in query(yard.database_url, "SELECT count(*)::integer FROM written GROUP BY xid")]
+    return [
+        size for (size,) in query(yard.database_url, "SELECT count(*)::integer FROM written GROUP BY xid")
+    ]
 
 
 def assert_plain_ones_are_exact(yard: Yard, ids: dict[str, int]) -> None:
@@ -157,7 +161,9 @@ def test_settings_of_a_job_end_with_it(yard: Yard) -> None:
     ids = run(yard, jobs.act, *(f"set:{name}" for name in jobs.SETTINGS))
     assert_plain_ones_are_exact(yard, ids)
     assert [runs(yard, f"set:{name}") for name in jobs.SETTINGS] == [[True]] * len(jobs.SETTINGS)
-    assert {setting for (setting,) in query(yard.database_url, "SELECT setting FROM written")} == {"onpostgres"}
+    assert {setting for (setting,) in query(yard.database_url, "SELECT setting FROM written")} == {
+        "onpostgres"
+    }
 
 
 def test_results_and_staged_jobs_commit_with_the_batch(yard: Yard) -> None:
@@ -272,9 +278,7 @@ def test_long_jobs_run_in_their_own_transactions(yard: Yard) -> None:
 def test_a_batch_ends_after_20_ms(yard: Yard) -> None:
     """Jobs of 5 ms each."""
     ids = yard.pushed(jobs.act, "write:x", *(f"nap:{number}" for number in range(40)))
-    with yard.working(
-        "--processes", "1", "--prefetch", "300", DRAIN_JOBS=jobs.MODULE, LONG_SECONDS="3"
-    ):
+    with yard.working("--processes", "1", "--prefetch", "300", DRAIN_JOBS=jobs.MODULE, LONG_SECONDS="3"):
         yard.wait_for("finished_jobs", ids)
     assert 1 < max(sizes(yard)) <= 4
 

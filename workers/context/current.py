@@ -37,6 +37,7 @@ class Attempt:
         asked_at: Request of the claim, by `monotonic()`.
 
     Attributes:
+        commit_seconds: Time for its commit, once it has one.
         job: None if its name is not registered.
         groups_commit: The commit of its `transaction()` need not wait for the disk, since recording does.
         finished: Its `transaction()` has committed, or will with those it shares the transaction with.
@@ -53,6 +54,7 @@ class Attempt:
     __slots__ = (
         *(
             "claim",
+            "commit_seconds",
             "database_url",
             "finished",
             "groups_commit",
@@ -89,6 +91,7 @@ class Attempt:
     def reset(self) -> None:
         """Forget that the job has run."""
         self.finished = self.in_transaction = self.has_ended = False
+        self.commit_seconds = 0.0
         self.shared: SharedTransaction | None = None
         self.result: str | None = None
         self.late_result: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Protocol
 
 from drain.jobs.options import SHARED
@@ -55,10 +56,12 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
     # From here on a refused heartbeat may be due to our own finish.
     attempt.lease.ending = True
     connection.finishing = attempt
+    began = monotonic()
     try:
         yield
     finally:
         connection.finishing = None
+        attempt.commit_seconds = monotonic() - began
     if not attempt.finished:
         raise nothing_committed(attempt)
 

@@ -55,7 +55,8 @@ class Sharing:
     def end(self, job: ClaimedJob, outcome: Outcome, seconds: float) -> None:
         """Note a job's outcome, and commit unless another one follows."""
         if job.options.commit == SHARED:
-            self._observe(job.claim.job_name, seconds)
+            # Slow commits are why to share.
+            self._observe(job.claim.job_name, seconds - job.commit_seconds)
         if job not in self._transaction.members:
             self._inbox.add_outcome(job, outcome, seconds)
         else:
