@@ -1,5 +1,6 @@
 """Jobs that share a transaction, and misuse it."""
 
+import asyncio
 import os
 import signal
 import time
@@ -15,7 +16,15 @@ import drain
 from drain import failpoints
 from drain.failpoints import FailurePoint
 from drain.tables import finishes
-from drain.workers import current_job, job, psycopg_transaction, sleep, step, transaction
+from drain.workers import (
+    async_psycopg_transaction,
+    current_job,
+    job,
+    psycopg_transaction,
+    sleep,
+    step,
+    transaction,
+)
 from drain.workers.context.current import current_attempt
 from drain.workers.process import sharing
 
@@ -216,6 +225,11 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
 }
 
 
+async def _write_in_loop() -> None:
+    async with async_psycopg_transaction() as connection:
+        await connection.execute(WRITE, ["async"])
+
+
 @job(**_OPTIONS)
 def act(what: str) -> None:
     """Write, and do what the first word says."""
@@ -225,6 +239,8 @@ def act(what: str) -> None:
         step("one", lambda: 1)
     if action == "sleep":
         sleep(0.01)
+    if action == "async":
+        asyncio.run(_write_in_loop())
     if action == "abandon":
         block = psycopg_transaction()
         _abandoned.append(block)

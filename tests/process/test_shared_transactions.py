@@ -234,8 +234,8 @@ def test_an_abandoned_block_is_undone(yard: Yard) -> None:
     assert yard.place(ids["abandon:x"]) == "dead_jobs"
 
 
-@pytest.mark.parametrize("action", ["step:x", "sleep:x"])
-def test_steps_and_waits_are_refused_alone_too(yard: Yard, action: str) -> None:
+@pytest.mark.parametrize("action", ["step:x", "sleep:x", "async:x"])
+def test_what_needs_another_transaction_is_refused_alone_too(yard: Yard, action: str) -> None:
     ids = run(yard, jobs.act, action)
     assert_plain_ones_are_exact(yard, ids)
     row = yard.row(ids[action])
