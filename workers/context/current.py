@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid5
 
 from drain.jobs import registry
@@ -22,9 +22,6 @@ from drain.workers.context.written_result import written
 from drain.workers.errors import NoCurrentJobError, UnfitResultError
 from drain.workers.lease.interruption import Interruption, Watcher
 from drain.workers.lease.lease import Lease
-
-if TYPE_CHECKING:
-    from drain.workers.context.shared import SharedTransaction
 
 _DEFAULT_OPTIONS = JobOptions()
 _NOTHING: Mapping[str, Undoable] = {}
@@ -44,7 +41,7 @@ class Attempt:
         in_transaction: Its `transaction()` is open, or was abandoned.
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
-        shared: Transaction that it shares with other jobs, if any.
+        shared: `SharedTransaction` that it may join, if any.
         steps: Its steps, once it has called one.
         results: JSON of its predecessors' results by id or node, once read.
         flow: Its batch or flow, once read.
@@ -92,7 +89,7 @@ class Attempt:
         """Forget that the job has run."""
         self.finished = self.in_transaction = self.has_ended = False
         self.commit_seconds = 0.0
-        self.shared: SharedTransaction | None = None
+        self.shared: object | None = None
         self.result: str | None = None
         self.late_result: str | None = None
         self.progress: Report | None = None

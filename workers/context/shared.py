@@ -192,6 +192,8 @@ class SharedTransaction:
 
 def shared_by(attempt: Attempt, *, for_session: bool = False) -> SharedTransaction | None:
     """Return the transaction that the job shares; None if it gets its own."""
-    if attempt.shared is not None and not attempt.shared.admits(for_session=for_session):
-        attempt.shared = None
-    return attempt.shared
+    shared = attempt.shared
+    if isinstance(shared, SharedTransaction) and shared.admits(for_session=for_session):
+        return shared
+    attempt.shared = None
+    return None
