@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from drain.workers.context.session import JobSession
 
 _ROLLBACK_SECONDS = 5.0
-# Frees a job that waits elsewhere for a lock of its own transaction.
+# Frees a job that waits on another connection for a lock of this transaction.
 _IDLE = "2s"
 _GUARD = """\
 DECLARE {name} CURSOR WITH HOLD FOR SELECT ('a job with commit="shared" cannot commit; its backend is '::pg_catalog.text
@@ -113,7 +113,7 @@ class SharedTransaction:
             seconds: Time limit.
 
         Returns:
-            False if everything is rolled back, None if the connection was lost meanwhile.
+            False if everything is rolled back, None if the connection was lost during the commit.
         """
         connection, finished = self._connection, [each.claim for each in self.members if each.finished]
         try:
