@@ -36,13 +36,6 @@ MUTANTS = (
         (f"{_TESTS}a_failed_job_undoes_only_its_own_writes",),
     ),
     Mutant(
-        "commit what an abandoned block has written",
-        _SHARING,
-        "if self._transaction.lent_to is not None or _is_conflict(outcome):",
-        "if _is_conflict(outcome):",
-        (f"{_TESTS}an_abandoned_block_is_undone",),
-    ),
-    Mutant(
         "count a deadlock with the batch as a failure",
         _SHARING,
         "if self._transaction.lent_to is not None or _is_conflict(outcome):",
