@@ -24,8 +24,14 @@ def yard(yard: Yard) -> Yard:
     return yard
 
 
-def run(yard: Yard, act: Any, *actions: str, **env: str) -> dict[str, int]:
-    """Run jobs with these actions between plain ones, until all have ended; return ids by action."""
+def run(
+    yard: Yard, act: Any, *actions: str, interrupted: list[Any] | None = None, **env: str
+) -> dict[str, int]:
+    """Run jobs with these actions between plain ones, until all have ended; return ids by action.
+
+    Args:
+        interrupted: Receives the log lines of jobs whose commit was undone.
+    """
     labels: list[str] = []
     for number, action in enumerate(("write:first", *actions, "write:last")):
         labels += [f"write:{number} {each}" for each in range(PLAIN)]
@@ -35,8 +41,10 @@ def run(yard: Yard, act: Any, *actions: str, **env: str) -> dict[str, int]:
     (first,) = yard.pushed(act, "write:once")
     ids = yard.pushed(act, *labels)
     told = {"DRAIN_JOBS": jobs.MODULE, "SHARE_FOR_SECONDS": "3"} | env
-    with yard.working("--processes", "1", "--prefetch", "300", **told):
+    with yard.working("--processes", "1", "--prefetch", "300", **told) as worker:
         wait_until(lambda: have_ended(yard, [first, *ids]), PATIENCE_SECONDS)
+        if interrupted is not None:
+            interrupted += worker.events("job_interrupted")
     return dict(zip(labels, ids, strict=True))
 
 
@@ -203,6 +211,8 @@ def test_a_deferred_constraint_fails_only_its_job(yard: Yard) -> None:
     assert runs(yard, "twice:x") == [True, False, False]
     assert yard.row(ids["twice:x"])["place"] == "dead_jobs"
     assert query(yard.database_url, "SELECT count(*) FROM kept") == [(0,)]
+    # Under the same claims, not after the leases have run out.
+    assert {yard.row(job_id)["fencing_token"] for label, job_id in ids.items() if label != "twice:x"} == {1}
 
 
 def test_a_deadlock_is_no_failed_attempt(yard: Yard) -> None:
@@ -265,9 +275,10 @@ def test_jobs_are_exact_if_the_process_is_killed_at(yard: Yard, point: str, tmp_
 
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_a_commit_in_doubt_is_looked_up(yard: Yard, lost: str) -> None:
-    ids = run(yard, jobs.act, "write:x", LOSE_ANSWER=lost)
+    interrupted: list[Any] = []
+    ids = run(yard, jobs.act, "write:x", interrupted=interrupted, LOSE_ANSWER=lost)
     assert_plain_ones_are_exact(yard, ids)
-    assert bool(ran_again(yard)) is (lost == "before")
+    assert bool(ran_again(yard)) is bool(interrupted) is (lost == "before")
 
 
 def test_long_jobs_run_in_their_own_transactions(yard: Yard) -> None:
