@@ -77,6 +77,8 @@ DRAIN = "job-drain"
 DRAIN_PSYCOPG = "job-drain, psycopg"
 DRAIN_FLUSHED = "job-drain, flushed"
 DRAIN_FLUSHED_PSYCOPG = "job-drain, psycopg, flushed"
+DRAIN_SHARED = "job-drain, shared"
+DRAIN_SHARED_PSYCOPG = "job-drain, psycopg, shared"
 DRAIN_PROCESSES = "job-drain, 16 processes"
 DRAIN_THREADS = "job-drain, 16 threads"
 BARE = "no queue, bare loops"
@@ -338,6 +340,15 @@ OURS_FLUSHED_ON_PSYCOPG = replace(
     update="update_psycopg",
     why='`psycopg_transaction()` with `commit="flushed"`.',
 )
+OURS_SHARED = replace(
+    OURS, name=DRAIN_SHARED, update="update_shared", why='`commit="shared"`: up to 50 jobs in a transaction.'
+)
+OURS_SHARED_ON_PSYCOPG = replace(
+    OURS_ON_PSYCOPG,
+    name=DRAIN_SHARED_PSYCOPG,
+    update="update_shared_psycopg",
+    why='`psycopg_transaction()` with `commit="shared"`.',
+)
 # The upper bound of computing: nothing that could cost anything but the jobs themselves.
 BARE_LOOPS = Peer(
     name=BARE,
@@ -348,7 +359,13 @@ BARE_LOOPS = Peer(
     why="processes that call the job's function in a loop, beside servers that do nothing.",
     guess=20_000,
 )
-ALSO_UPDATING = (OURS_ON_PSYCOPG, OURS_FLUSHED, OURS_FLUSHED_ON_PSYCOPG)
+ALSO_UPDATING = (
+    OURS_ON_PSYCOPG,
+    OURS_FLUSHED,
+    OURS_FLUSHED_ON_PSYCOPG,
+    OURS_SHARED,
+    OURS_SHARED_ON_PSYCOPG,
+)
 IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_QUEUE = "default"
 # How a job's commit reaches disk.
-FLUSHED, GROUPED = "flushed", "grouped"
+FLUSHED, GROUPED, SHARED = "flushed", "grouped", "shared"
 DISCARD, KEEP = "discard", "keep"
 ErrorClasses = tuple[type[BaseException], ...]
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
@@ -80,8 +80,10 @@ class JobOptions:
                 raise ValueError(f"{name} must be a {whole}number, not {value!r}")
         if self.isolated not in (True, False):
             raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
-        if self.commit not in (FLUSHED, GROUPED):
-            raise ValueError(f'commit must be "{FLUSHED}" or "{GROUPED}", not {self.commit!r}')
+        if self.commit not in (FLUSHED, GROUPED, SHARED):
+            raise ValueError(f'commit must be "{FLUSHED}", "{GROUPED}" or "{SHARED}", not {self.commit!r}')
+        if self.commit == SHARED and self.isolated:
+            raise ValueError('commit="shared" needs isolated=False: an isolated job has its own process')
         if self.result not in (DISCARD, KEEP):
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         objectives.check(self.slo)

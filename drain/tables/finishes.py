@@ -6,6 +6,7 @@ A finish changes no other job: the leader finds it by `finished_xid`, and unbloc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from psycopg.errors import DivisionByZero
 
@@ -30,24 +31,25 @@ FINISH_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, {_CALL}"
 # On failure nothing is committed, so COMMIT is pipelined: two round trips, not three.
 FINISH_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
 FINISH_OR_FAIL_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, 1 / {_CALL}::integer"
-FINISH_MANY = f"""
+_RECORDED = f"""
 WITH done AS (
     DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
 ), recorded AS (
     INSERT INTO finished_jobs ({FINISHED}) SELECT {FINISHED_VALUES} FROM done RETURNING id
-)
-SELECT id FROM recorded
-"""
+)"""
 # {"id": result}. Separate, so that jobs without a result pay nothing.
-FINISH_MANY_WITH_RESULTS = f"""
+_RECORDED_WITH_RESULTS = f"""
 WITH done AS (
     DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
 ), recorded AS (
     INSERT INTO finished_jobs ({FINISHED}, result)
     SELECT {FINISHED_VALUES}, %(results)s::jsonb -> id::text FROM done RETURNING id
-)
-SELECT id FROM recorded
-"""
+)"""
+FINISH_MANY = f"{_RECORDED}\nSELECT id FROM recorded\n"
+FINISH_MANY_WITH_RESULTS = f"{_RECORDED_WITH_RESULTS}\nSELECT id FROM recorded\n"
+_UNLESS_ALL = "SELECT 1 / (count(*) = %(count)s::bigint)::integer FROM recorded"
+FINISH_ALL_OR_FAIL = f"{_RECORDED}\n{_UNLESS_ALL}\n"
+FINISH_ALL_OR_FAIL_WITH_RESULTS = f"{_RECORDED_WITH_RESULTS}\n{_UNLESS_ALL}\n"
 # Makes earlier commits durable: WAL is sequential, and the message makes this transaction wait for the disk. With the
 # xid first, a replica reports that it is read-only, not an internal error.
 _FLUSH = """
@@ -154,11 +156,31 @@ def finish_many(
     if not results:
         rows = connection.execute(FINISH_MANY, given, binary=True)
     else:
-        members = ",".join(f'"{job_id}":{result}' for job_id, result in results.items())
         rows = connection.execute(
-            FINISH_MANY_WITH_RESULTS, {**given, "results": f"{{{members}}}"}, binary=True
+            FINISH_MANY_WITH_RESULTS, {**given, "results": _object(results)}, binary=True
         )
     return {job_id for (job_id,) in rows}
+
+
+def finish_all_and_commit(
+    connection: Connection, claims: Sequence[Fenced], results: Mapping[int, str]
+) -> None:
+    """Commit the finishes of jobs of one process and the open transaction, or nothing.
+
+    Raises:
+        psycopg.Error: Everything is rolled back, as after DivisionByZero, which means that a claim is stale; unless the
+            connection is lost, and the commit in doubt.
+    """
+    statement = FINISH_ALL_OR_FAIL_WITH_RESULTS if results else FINISH_ALL_OR_FAIL
+    given: dict[str, Any] = {**of_many(claims), "count": len(claims)}
+    if results:
+        given["results"] = _object(results)
+    execute_and_commit(connection, within(home_of(connection), statement), given)
+
+
+def _object(results: Mapping[int, str]) -> str:
+    members = ",".join(f'"{job_id}":{result}' for job_id, result in results.items())
+    return f"{{{members}}}"
 
 
 def undone_by_crash(connection: Connection, claims: Sequence[Fenced]) -> set[int]:

@@ -28,7 +28,7 @@ from drain.tables import (
 from drain.tables.claims import Claim
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
-from drain.workers.context.connection_cache import _connect
+from drain.workers.context.connection_cache import connect
 from drain.workers.lease import database
 from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
 
@@ -301,7 +301,7 @@ def test_a_finish_planned_on_an_empty_table_still_reads_one_row(
     # What a session has read is known when it has ended.
     with (
         closing(sessions(database_url)["of a worker"]()) as connection,
-        closing(_connect(database_url)) as of_jobs,
+        closing(connect(database_url)) as of_jobs,
     ):
         finish(claimed(10))
         connection.execute("VACUUM inflight_jobs")

@@ -330,7 +330,7 @@ def test_the_server_ends_the_statement_of_a_process_that_died(shop: Workshop, ki
     """Its locks would delay the next attempt until the statement ends."""
     connection: psycopg.BaseConnection[Any]
     if kind == "sync":
-        connection = connection_cache._connect(shop.database_url)
+        connection = connection_cache.connect(shop.database_url)
     else:
         connection = asyncio.run(async_connection_cache._connect(shop.database_url))
     connection.pgconn.send_query(f"SELECT pg_sleep({FOREVER_SECONDS})".encode())

@@ -461,7 +461,7 @@ def test_an_effect_is_recorded_after_an_outage(
 ) -> None:
     refused = "postgresql://127.0.0.1:1/nowhere"
     outages: list[str] = []
-    connect, connect_async = connection_cache._connect, async_connection_cache._connect
+    connect, connect_async = connection_cache.connect, async_connection_cache._connect
 
     def fail_twice(url: str) -> JobConnection:
         outages.append(url)
@@ -473,7 +473,7 @@ def test_an_effect_is_recorded_after_an_outage(
 
     connection_cache.close_all()
     async_connection_cache.close_all()
-    monkeypatch.setattr(connection_cache, "_connect", fail_twice)
+    monkeypatch.setattr(connection_cache, "connect", fail_twice)
     monkeypatch.setattr(async_connection_cache, "_connect", fail_twice_async)
     assert shop.work(shop.delivered(lambda: way("charge", "charged"))) == "finished"
     assert len(outages) == 3

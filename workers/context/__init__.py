@@ -20,6 +20,7 @@ In the order of a job's path:
     session           the SQLAlchemy session of that transaction
     connection_cache  connections kept from job to job
     connection        the psycopg connection that commits with the finish
+    shared            one transaction of several jobs
     lent_connections  connections lent to jobs of a test
     guarded           code shared by that connection and its async twin
     inherited         such connections in a child forked by a job: cut off

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,18 +15,33 @@ from drain.database.cursor import TransactionCursor
 from drain.tables import cancellations, finishes, steps
 from drain.workers.context.finish_guard import note_heartbeat, refusal, too_early
 from drain.workers.context.guarded import GuardedConnection
-from drain.workers.errors import INTERRUPTIONS
+from drain.workers.errors import INTERRUPTIONS, TransactionError
 
 _CANCEL_SECONDS = 5.0
+_ENDS_TRANSACTION = re.compile(
+    r"\s*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|CLOSE\s+ALL|"
+    r"ROLLBACK(?!(\s+(WORK|TRANSACTION))?\s+TO))\b",
+    re.IGNORECASE,
+)
 
 
 class JobConnection(GuardedConnection, psycopg.Connection[Any]):
-    """Commits only with the finish of a job."""
+    """Commits only with the finish of a job.
+
+    Attributes:
+        pending: Commands sent with the next statement.
+        savepoint: Of the running job, in a transaction that jobs share; see `SharedTransaction`.
+        notices_dead_client: Whether the server could be asked to.
+    """
+
+    pending: Sequence[bytes] = ()
+    savepoint: str | None = None
+    notices_dead_client = False
 
     def be_ready(self) -> None:
         """Begin transactions; note settings for `is_fit`."""
         if not postgres.is_pooled(self):
-            self.execute(postgres.NOTICE_DEAD_CLIENT)
+            self.notices_dead_client = self.execute(postgres.NOTICE_DEAD_CLIENT).rowcount > 0
         self.autocommit = False
         self.cursor_factory = TransactionCursor
         self._note_settings()
@@ -33,6 +49,10 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
     def commit(self) -> None:
         """Finish the job, or record its step, and commit its writes; or neither."""
         attempt = self._begin_finish(TransactionCursor)
+        if self.savepoint is not None:
+            self._require_transaction()
+            attempt.finished = True
+            return
         claim, step = attempt.claim, self.step
         try:
             if step is not None:
@@ -54,6 +74,55 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         is_cancelled = not is_finished and cancellations.is_cancelled(self, claim)
         raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled, step=step)
 
+    def rollback(self) -> None:
+        """Undo the job's writes."""
+        if self.savepoint is None:
+            super().rollback()
+        elif self._savepoints:
+            raise psycopg.ProgrammingError("rollback() cannot be used within transaction()")
+        elif not self.pending:
+            with self.lock:
+                self.wait(self._exec_command(f"ROLLBACK TO {self.savepoint}".encode()))
+
+    def check_statement(self, query: object) -> None:
+        """Raise TransactionError for a statement that would end a shared transaction."""
+        text = query.decode(errors="replace") if isinstance(query, bytes) else query
+        if isinstance(text, str) and _ENDS_TRANSACTION.match(text):
+            raise too_early()
+
+    def _require_transaction(self) -> None:
+        status = self.pgconn.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise psycopg.errors.InFailedSqlTransaction("a statement of the job's transaction has failed")
+        if not self.pending and status != TransactionStatus.INTRANS:
+            raise too_early()
+
+    def _start_query(self) -> Any:
+        if self.pending and not self._autocommit:
+            commands, self.pending = self.pending, ()
+            for command in commands:
+                yield from self._exec_command(command)
+        yield from super()._start_query()
+
+    def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
+        """Refuse in a shared transaction."""
+        self._refuse_if_shared("isolation_level")
+        super().set_isolation_level(value)
+
+    def set_read_only(self, value: bool | None) -> None:  # noqa: FBT001  (psycopg's own)
+        """Refuse in a shared transaction."""
+        self._refuse_if_shared("read_only")
+        super().set_read_only(value)
+
+    def set_deferrable(self, value: bool | None) -> None:  # noqa: FBT001  (psycopg's own)
+        """Refuse in a shared transaction."""
+        self._refuse_if_shared("deferrable")
+        super().set_deferrable(value)
+
+    def _refuse_if_shared(self, setting: str) -> None:
+        if self.savepoint is not None:
+            raise TransactionError(f"{setting} cannot be set in a transaction shared with other jobs")
+
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse autocommit."""
         if value:
@@ -72,7 +141,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         force_rollback: bool = False,  # noqa: FBT001, FBT002  (psycopg's own)
     ) -> Iterator[psycopg.Transaction]:
         """Begin a savepoint, never a transaction."""
-        if self.info.transaction_status == TransactionStatus.IDLE:
+        if self.pending or self.info.transaction_status == TransactionStatus.IDLE:
             # With nothing begun, psycopg would begin and commit a transaction.
             self.execute("SELECT")
         self._savepoints += 1

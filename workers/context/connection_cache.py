@@ -39,7 +39,7 @@ def bare(database_url: str) -> Iterator[JobConnection]:
             yield lent
         return
     kept = _kept.setdefault((os.getpid(), database_url), [])
-    connection = _one_of(kept) or _connect(database_url)
+    connection = _one_of(kept) or connect(database_url)
     try:
         yield connection
     except BaseException:
@@ -80,10 +80,10 @@ def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
         yield connection
     except BaseException:
         # A rollback would fail after a signal left a statement unanswered.
-        _discard(connection)
+        discard(connection)
         raise
     if len(kept) >= _most or not _is_fit_for_sessions(connection):
-        _discard(connection)
+        discard(connection)
     else:
         kept.append(connection)
 
@@ -94,7 +94,7 @@ def _one_for_sessions(kept: list[sqlalchemy.Connection]) -> sqlalchemy.Connectio
             connection = kept.pop()
             if _is_fit_for_sessions(connection):
                 return connection
-            _discard(connection)
+            discard(connection)
     return None
 
 
@@ -107,7 +107,8 @@ def is_as_made(connection: sqlalchemy.Connection) -> bool:
     return not (connection.closed or connection.get_execution_options() or connection._has_events)
 
 
-def _discard(connection: sqlalchemy.Connection) -> None:
+def discard(connection: sqlalchemy.Connection) -> None:
+    """Close at once."""
     with suppress(Exception):
         connection.invalidate()
     connection.close()
@@ -121,7 +122,7 @@ def _engine(database_url: str) -> sqlalchemy.Engine:
     if key not in _engines:
         _engines[key] = sqlalchemy.create_engine(
             "postgresql+psycopg://",
-            creator=lambda: _connect(database_url),
+            creator=lambda: connect(database_url),
             poolclass=sqlalchemy.NullPool,
         )
     return _engines[key]
@@ -136,17 +137,21 @@ def close_all() -> None:
     """Close kept connections."""
     for (pid, _), for_sessions in _kept_for_sessions.items():
         while pid == os.getpid() and for_sessions:
-            _discard(for_sessions.pop())
+            discard(for_sessions.pop())
     for (pid, _), kept in _kept.items():
         while pid == os.getpid() and kept:
             kept.pop().close()
 
 
-def _connect(database_url: str) -> JobConnection:
+def connect(database_url: str, **settings: str) -> JobConnection:
+    """Open a connection with the settings of jobs, and these."""
     connection = cast(
         JobConnection,
         postgres.connect(
-            database_url, APPLICATION_NAME, settings=settings_of_jobs(database_url), kind=JobConnection
+            database_url,
+            APPLICATION_NAME,
+            settings=settings_of_jobs(database_url) | settings,
+            kind=JobConnection,
         ),
     )
     connection.be_ready()

@@ -34,12 +34,14 @@ class Attempt:
         asked_at: Request of the claim, by `monotonic()`.
 
     Attributes:
+        commit_seconds: Time for its commit, once it has one.
         job: None if its name is not registered.
         groups_commit: The commit of its `transaction()` need not wait for the disk, since recording does.
-        finished: Its `transaction()` has committed.
+        finished: Its `transaction()` has committed, or will with those it shares the transaction with.
         in_transaction: Its `transaction()` is open, or was abandoned.
         result: JSON to keep, if given before the finish.
         late_result: JSON returned after `transaction()` finished the job.
+        shared: `SharedTransaction` that it may join, if any.
         steps: Its steps, once it has called one.
         results: JSON of its predecessors' results by id or node, once read.
         flow: Its batch or flow, once read.
@@ -49,6 +51,7 @@ class Attempt:
     __slots__ = (
         *(
             "claim",
+            "commit_seconds",
             "database_url",
             "finished",
             "groups_commit",
@@ -66,6 +69,7 @@ class Attempt:
             "progress",
             "result",
             "results",
+            "shared",
             "steps",
             "undoes",
         ),
@@ -78,7 +82,14 @@ class Attempt:
         self.lease = lease = Lease(claim, options, asked_at)
         self.interruption = Interruption(lease, options, watcher)
         self.database_url = database_url
-        self.groups_commit = self.finished = self.in_transaction = self.has_ended = False
+        self.groups_commit = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget that the job has run."""
+        self.finished = self.in_transaction = self.has_ended = False
+        self.commit_seconds = 0.0
+        self.shared: object | None = None
         self.result: str | None = None
         self.late_result: str | None = None
         self.progress: Report | None = None
@@ -204,7 +215,7 @@ class CurrentJob(RelatedJobs):
 
     @property
     def finished(self) -> bool:
-        """True once its `transaction()` has committed."""
+        """True once its `transaction()` has committed; with `commit="shared"`, once the block has ended."""
         return self._attempt.finished
 
     @property

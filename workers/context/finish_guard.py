@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Protocol
 
+from drain.jobs.options import SHARED
 from drain.tables.steps import Step
 from drain.workers.context.current import Attempt
 from drain.workers.errors import JobCancelledError, LeaseLostError, TransactionError
@@ -19,8 +21,12 @@ class CanFinish(Protocol):
 
 
 @contextmanager
-def only_one(attempt: Attempt) -> Iterator[None]:
+def only_one(attempt: Attempt, *, may_share: bool = False) -> Iterator[None]:
     """Allow one transaction per attempt, or raise TransactionError."""
+    if attempt.options.commit == SHARED and not may_share:
+        raise TransactionError(
+            f'job {attempt.claim.id} has commit="shared": use transaction() or psycopg_transaction()'
+        )
     if attempt.finished or attempt.in_transaction:
         raise TransactionError(
             f"job {attempt.claim.id} already has its transaction; a job has only one, which finishes it"
@@ -40,7 +46,8 @@ def only_one(attempt: Attempt) -> Iterator[None]:
         raise
     finally:
         attempt.in_transaction = never_ended
-        attempt.lease.ending = attempt.finished
+        # A shared transaction commits later.
+        attempt.lease.ending = attempt.finished and attempt.shared is None
 
 
 @contextmanager
@@ -49,10 +56,12 @@ def finishing(attempt: Attempt, connection: CanFinish) -> Iterator[None]:
     # From here on a refused heartbeat may be due to our own finish.
     attempt.lease.ending = True
     connection.finishing = attempt
+    began = monotonic()
     try:
         yield
     finally:
         connection.finishing = None
+        attempt.commit_seconds = monotonic() - began
     if not attempt.finished:
         raise nothing_committed(attempt)
 

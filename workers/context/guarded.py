@@ -15,6 +15,9 @@ from drain.workers.context.current import Attempt
 from drain.workers.context.finish_guard import too_early
 from drain.workers.errors import TransactionError
 
+# What a job may change within its transaction.
+_FACTORIES = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold")
+
 
 class GuardedConnection(psycopg.BaseConnection[Any]):
     """Commits only with the finish of a job, or the result of its step.
@@ -41,6 +44,11 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
             return False
         return self._settings() == self._as_opened and not is_ended(self)
 
+    def restore(self) -> None:
+        """Undo a job's changes to cursors and rows."""
+        for name, value in zip(_FACTORIES, self._as_opened, strict=False):
+            setattr(self, name, value)
+
     def refuse_commit(self) -> NoReturn:
         """Raise TransactionError now and at the finish, after COMMIT in SQL."""
         self._committed_early = True
@@ -52,7 +60,7 @@ class GuardedConnection(psycopg.BaseConnection[Any]):
 
     def _settings(self) -> tuple[object, ...]:
         return (
-            *(self.row_factory, self.cursor_factory, self.server_cursor_factory, self.prepare_threshold),
+            *(getattr(self, name) for name in _FACTORIES),
             *(self.isolation_level, self.read_only, self.deferrable, self.autocommit),
         )
 

@@ -46,6 +46,19 @@ def _session_on(connection: sqlalchemy.Connection) -> JobSession:
 
 
 @contextmanager
+def shared_session_on(connection: sqlalchemy.Connection) -> Iterator[JobSession]:
+    """Yield a session in a transaction of several jobs; if the block raises, its writes are undone."""
+    with _session_on(connection) as session:
+        session.is_lent = True
+        try:
+            yield session
+        finally:
+            session.is_lent = False
+            # As in `session_of`.
+            session.bind = connection.engine
+
+
+@contextmanager
 def session_of(database_url: str) -> Iterator[JobSession]:
     """Yield a session on a kept connection; used after the block, it opens its own."""
     with of_session(database_url) as connection, _session_on(connection) as session:

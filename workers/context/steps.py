@@ -22,6 +22,7 @@ from drain.database import postgres
 from drain.errors import StageError, UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.formatting import duration, visible
+from drain.jobs.options import SHARED
 from drain.jobs.values import as_name
 from drain.tables import steps
 from drain.tables.steps import Recorded, Step
@@ -170,6 +171,11 @@ def steps_of(attempt: Attempt, name: str) -> Steps:
 
 
 def _refuse_late(attempt: Attempt, name: str) -> None:
+    if attempt.options.commit == SHARED:
+        raise StepError(
+            f'job {attempt.claim.id} has commit="shared", so it cannot have step {name!r}: '
+            "steps and waits need a transaction of their own"
+        )
     if attempt.finished or attempt.in_transaction or attempt.has_ended:
         raise TransactionError(
             f"step {name!r} of job {attempt.claim.id} comes too late: steps must come before the job's transaction(), "

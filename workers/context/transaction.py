@@ -18,6 +18,7 @@ from drain.workers.context.connection_cache import bare, driver_of
 from drain.workers.context.current import current_attempt
 from drain.workers.context.finish_guard import finishing, only_one
 from drain.workers.context.loading import load
+from drain.workers.context.shared import shared_by
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -47,14 +48,16 @@ def transaction() -> Iterator[Session]:
     from drain.workers.context.session import session_of
 
     attempt = current_attempt()
-    with only_one(attempt):
-        with session_of(attempt.database_url) as session:
+    with only_one(attempt, may_share=True):
+        shared = shared_by(attempt, for_session=True)
+        with shared.lend_session(attempt) if shared else session_of(attempt.database_url) as session:
             yield session
             session.flush()
             failpoint(FailurePoint.WRITTEN)
             with finishing(attempt, driver_of(session.connection())):
                 session.commit_with_the_finish()
-        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+        if shared is None:
+            failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 @contextmanager
@@ -71,12 +74,15 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         LeaseLostError, JobCancelledError, NoCurrentJobError, TransactionError: As `transaction`.
     """
     attempt = current_attempt()
-    with only_one(attempt), bare(attempt.database_url) as connection:
-        yield connection
-        failpoint(FailurePoint.WRITTEN)
-        with finishing(attempt, connection):
-            connection.commit()
-        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+    with only_one(attempt, may_share=True):
+        shared = shared_by(attempt)
+        with shared.lend(attempt) if shared else bare(attempt.database_url) as connection:
+            yield connection
+            failpoint(FailurePoint.WRITTEN)
+            with finishing(attempt, connection):
+                connection.commit()
+            if shared is None:
+                failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 def load_sessions() -> None:

@@ -7,6 +7,7 @@
     jobs              a job in the inbox
     prefetch          how many jobs to fetch
     job_runner        main thread: one job at a time
+    sharing           batches of jobs that share a transaction
     async_loop        thread: `async def` jobs, many at once
     job_threads       threads: other jobs, several at once
     running           running jobs, and their interruption

@@ -211,12 +211,29 @@ class Inbox:
         self.remove(job)
         self.room_freed.notify()
 
-    def add_outcome(self, job: ClaimedJob, outcome: Outcome, seconds: float, at_once: int = 1) -> None:
+    @property
+    def first_waiting(self) -> Item | None:
+        """The main thread's next job."""
+        with suppress(IndexError):
+            return self.waiting[0]
+        return None
+
+    def return_first(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Let jobs whose run was undone run alone, before all others."""
+        for job in reversed(jobs):
+            job.run_alone()
+            self.journal.end(job.slot)
+            self.waiting.appendleft(job)
+
+    def add_outcome(
+        self, job: ClaimedJob, outcome: Outcome, seconds: float, at_once: int = 1, *, is_counted: bool = False
+    ) -> None:
         """Record an outcome in the journal, then add it: after a kill the successor records it.
 
         Args:
             seconds: Run time.
             at_once: Jobs that may have run since.
+            is_counted: `count_run` was called.
         """
         failpoint(FailurePoint.RAN)
         if isinstance(outcome, AlreadyFinished) or (
@@ -230,7 +247,8 @@ class Inbox:
             self.journal.end(job.slot)
         job.took = seconds
         self.outcomes.append((job, outcome))
-        self.count_run(seconds / at_once)
+        if not is_counted:
+            self.count_run(seconds / at_once)
         if not self.waiting_count or len(self.outcomes) >= FULL_BATCH:
             self.batch_filled.notify()
         self.outcome_added.notify()

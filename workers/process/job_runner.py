@@ -13,15 +13,17 @@ from drain.tables import claims
 from drain.wire import Consumer, PoppedId
 from drain.workers.context.current import Attempt
 from drain.workers.entry import Worker
+from drain.workers.errors import WorkerStoppedError
 from drain.workers.execution import isolation
 from drain.workers.execution.alarm import StandingAlarm
 from drain.workers.execution.attempt import run as run_here
 from drain.workers.execution.decision import DEAD
-from drain.workers.execution.outcome import Outcome
+from drain.workers.execution.outcome import Interrupted, Outcome, describe
 from drain.workers.measures.worker_metrics import Meter, Run
 from drain.workers.process.finisher import Finisher
 from drain.workers.process.inbox import Inbox, longest_seconds
 from drain.workers.process.jobs import ClaimedJob, PendingJob
+from drain.workers.process.sharing import Sharing
 from drain.workers.process.shutdown import Shutdown
 from drain.workers.process.stale_deliveries import OvertakenDeliveries
 from drain.workers.process.stop_signals import StopSignals
@@ -59,6 +61,7 @@ class JobRunner:
         self._meter = meter
         self._alarm = StandingAlarm()
         self._alone: Worker | None = None
+        self._sharing = Sharing(inbox, settings.database_url)
 
     def prepare(self) -> None:
         """Install the interrupting handler in the main thread."""
@@ -66,15 +69,26 @@ class JobRunner:
 
     def run(self) -> None:
         """Run jobs until shutdown."""
-        inbox, shutdown = self._inbox, self._shutdown
+        inbox, shutdown, sharing = self._inbox, self._shutdown, self._sharing
         while not shutdown.requested:
             item = inbox.begin_next()
+            if not sharing.admits(item):
+                sharing.commit()
             if item is None:
                 inbox.work_added.wait(_LOOK_SECONDS)
             elif isinstance(item, ClaimedJob):
                 self._run(item)
             else:
                 self._run_pending(item)
+        sharing.commit()
+        sharing.close()
+
+    def leave_waiting(self) -> None:
+        """Record jobs that waited to run again as interrupted; without a fetcher, none else are left."""
+        error = describe(WorkerStoppedError("its worker stopped before it ran again"))
+        while isinstance(job := self._inbox.first_waiting, ClaimedJob):
+            self._inbox.waiting.popleft()
+            self._inbox.add_outcome(job, Interrupted(error, job.options), 0.0, is_counted=True)
 
     def _run(self, job: ClaimedJob) -> None:
         inbox = self._inbox
@@ -82,12 +96,14 @@ class JobRunner:
             inbox.running.end()
             inbox.drop(job)
             return
-        began = inbox.running.began_at
+        if self._sharing.admits(job):
+            self._sharing.begin(job)
+        began = monotonic()
         inbox.note_begin(job, began)
         result = self._attempt(job)
         self._signals.restore_if_replaced()
         inbox.running.end()
-        inbox.add_outcome(job, result, monotonic() - began)
+        self._sharing.end(job, result, monotonic() - began)
 
     def _run_pending(self, item: PendingJob) -> None:
         inbox, popped = self._inbox, item.popped

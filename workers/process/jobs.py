@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic, time
 
-from drain.jobs.options import GROUPED
+from drain.jobs.options import GROUPED, SHARED
 from drain.tables.claims import Claim
 from drain.wire import PoppedId, is_thin
 from drain.workers.context.current import Attempt
@@ -20,12 +20,13 @@ class ClaimedJob(Attempt):
 
     Attributes:
         asked_at: Request of the claim, right after the pop.
+        may_share: May take part in a shared transaction.
         slot: In the journal.
         waits_since: Entry into the inbox.
         took: Run time, once ended.
     """
 
-    __slots__ = ("asked_at", "began_at", "rq_id", "slot", "took", "waits_since")
+    __slots__ = ("asked_at", "began_at", "may_share", "rq_id", "slot", "took", "waits_since")
 
     def __init__(
         self,
@@ -41,12 +42,20 @@ class ClaimedJob(Attempt):
         super().__init__(claim, asked_at, watcher, database_url)
         # An isolated job's process records its own outcome.
         self.groups_commit = self.options.commit == GROUPED and not self.options.isolated
+        # An attempt that failed, or killed its process, would cost the others theirs.
+        self.may_share = self.options.commit == SHARED and claim.attempts == 1
         self.rq_id = rq_id
         self.slot = slot
         self.waits_since = waits_since
         self.asked_at = asked_at
         self.began_at: float | None = None
         self.took = 0.0
+
+    def run_alone(self) -> None:
+        """Forget the run in a shared transaction that was rolled back."""
+        self.reset()
+        self.may_share = self.lease.ending = False
+        self.waits_since = monotonic()
 
     @property
     def has_hash(self) -> bool:

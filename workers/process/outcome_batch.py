@@ -37,6 +37,8 @@ class OutcomeBatch:
                     self._results[job.claim.id] = outcome.result
             elif isinstance(outcome, AlreadyFinished) and not outcome.is_durable:
                 self._committed.append((job, outcome))
+            elif isinstance(outcome, AlreadyFinished) and outcome.rest == FINISHED:
+                self.finished.append(job)
             else:
                 self.alone.append((job, outcome))
 

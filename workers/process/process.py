@@ -155,6 +155,7 @@ class Process:
         while self._inbox.running.async_jobs:
             self._inbox.work_added.wait(0.1)
         fetcher.join()
+        self._runner.leave_waiting()
         self._finisher.stop()
         finisher.join()
         self._heartbeat.stop()

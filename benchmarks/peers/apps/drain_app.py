@@ -70,6 +70,16 @@ def update_grouped_psycopg(number: int) -> None:
     update_psycopg.function(number)
 
 
+@workers.job(name="update_shared", commit="shared")
+def update_shared(number: int) -> None:
+    update.function(number)
+
+
+@workers.job(name="update_shared_psycopg", commit="shared")
+def update_shared_psycopg(number: int) -> None:
+    update_psycopg.function(number)
+
+
 @workers.job(name="killed_before")
 def killed_before() -> None:
     with workers.psycopg_transaction() as connection:

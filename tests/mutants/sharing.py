@@ -1,0 +1,87 @@
+"""Mutants of transactions that jobs share."""
+
+from tests.mutants.mutant import Mutant
+
+_TESTS = "test_shared_transactions.py::test_"
+_SHARED = "workers/context/shared.py"
+_SHARING = "workers/process/sharing.py"
+
+MUTANTS = (
+    Mutant(
+        "let a job commit the transaction that it shares",
+        _SHARED,
+        'return b"BEGIN", _GUARD.format(name=self._guard).encode(), begin',
+        'return b"BEGIN", f"DECLARE {self._guard} CURSOR FOR SELECT 1".encode(), begin',
+        (f"{_TESTS}a_job_that_ends_the_transaction_otherwise_costs_no_other_its_writes",),
+    ),
+    Mutant(
+        "finish those jobs of a batch whose claims are current",
+        "drain/tables/finishes.py",
+        "SELECT 1 / (count(*) = %(count)s::bigint)::integer FROM recorded",
+        "SELECT 1 / (count(*) <= %(count)s::bigint)::integer FROM recorded",
+        (f"{_TESTS}a_stolen_claim_fails_the_batch_and_its_jobs_run_alone",),
+    ),
+    Mutant(
+        "leave a job's settings to the next one",
+        _SHARED,
+        'return (f"RELEASE {self._savepoint}".encode(), *_RESETS, *notice, begin)',
+        'return (f"RELEASE {self._savepoint}".encode(), *notice, begin)',
+        (f"{_TESTS}settings_of_a_job_end_with_it",),
+    ),
+    Mutant(
+        "commit what a failed job has written",
+        _SHARED,
+        "            try:\n                connection.rollback()\n",
+        "            try:\n                pass\n",
+        (f"{_TESTS}a_failed_job_undoes_only_its_own_writes",),
+    ),
+    Mutant(
+        "count a deadlock with the batch as a failure",
+        _SHARING,
+        "if self._transaction.lent_to is not None or _is_conflict(outcome):",
+        "if self._transaction.lent_to is not None:",
+        (f"{_TESTS}a_deadlock_is_no_failed_attempt",),
+    ),
+    Mutant(
+        "charge jobs that wait for the commit with the death of their process",
+        _SHARING,
+        "            self._inbox.journal.commit(job.slot)\n",
+        "",
+        (f"{_TESTS}a_killed_process_costs_the_others_nothing",),
+    ),
+    Mutant(
+        "take a commit in doubt for a commit",
+        _SHARING,
+        "is_durable=is_committed is True",
+        "is_durable=True",
+        (f"{_TESTS}a_commit_in_doubt_is_looked_up",),
+    ),
+    Mutant(
+        "forget the jobs of a batch that was rolled back",
+        _SHARING,
+        "                again.append(job)\n",
+        "                self._inbox.add_outcome(job, outcome, seconds, is_counted=True)\n",
+        (f"{_TESTS}a_deferred_constraint_fails_only_its_job",),
+    ),
+    Mutant(
+        "let a job share that has failed before",
+        "workers/process/jobs.py",
+        "self.options.commit == SHARED and claim.attempts == 1",
+        "self.options.commit == SHARED",
+        (f"{_TESTS}a_failed_job_undoes_only_its_own_writes",),
+    ),
+    Mutant(
+        "send a COMMIT in a shared transaction",
+        "workers/context/connection.py",
+        "if isinstance(text, str) and _ENDS_TRANSACTION.match(text):",
+        "if not isinstance(text, str):",
+        (f"{_TESTS}what_would_end_the_transaction_is_refused_before_it_is_sent",),
+    ),
+    Mutant(
+        "wait forever for a lock of the own batch",
+        _SHARED,
+        '_IDLE = "2s"',
+        '_IDLE = "0s"',
+        (f"{_TESTS}a_job_that_waits_elsewhere_for_its_own_batch_is_freed",),
+    ),
+)

@@ -1,0 +1,119 @@
+"""Batches of short jobs that share a transaction; see `SharedTransaction`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+
+from drain.failpoints import FailurePoint, failpoint
+from drain.jobs.executors import sqlstate
+from drain.jobs.options import SHARED
+from drain.workers.context.shared import SharedTransaction
+from drain.workers.errors import INTERRUPTIONS
+from drain.workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome
+from drain.workers.process.inbox import Inbox
+from drain.workers.process.jobs import ClaimedJob, Item
+
+_MOST = 50
+_LONGEST_SECONDS = 0.02
+# Average run time from which a job holds up the others.
+_LONG_SECONDS = 0.01
+# Serialization failure, deadlock.
+_CONFLICTS = {"40001", "40P01"}
+# Of the latest run in the average.
+_WEIGHT = 0.2
+
+
+class Sharing:
+    """The main thread's batch.
+
+    A job takes part in its first attempt, and once its name is known to be short.
+    """
+
+    def __init__(self, inbox: Inbox, database_url: str) -> None:
+        self._inbox = inbox
+        self._transaction = SharedTransaction(database_url)
+        self._ran: list[tuple[ClaimedJob, Outcome, float]] = []
+        self._began_at = 0.0
+        self._averages: dict[str, float] = {}
+
+    def admits(self, item: Item | None) -> bool:
+        """Return True if a job may take part; otherwise commit before it runs."""
+        return (
+            isinstance(item, ClaimedJob)
+            and item.may_share
+            and not item.lease.lost
+            and self._averages.get(item.claim.job_name, _LONG_SECONDS) < _LONG_SECONDS
+        )
+
+    def begin(self, job: ClaimedJob) -> None:
+        """Let a job take part if it opens a transaction."""
+        if not self._ran:
+            self._began_at = monotonic()
+        job.shared = self._transaction
+
+    def end(self, job: ClaimedJob, outcome: Outcome, seconds: float) -> None:
+        """Note a job's outcome, and commit unless another one follows."""
+        if job.options.commit == SHARED:
+            # Slow commits are why to share.
+            self._observe(job.claim.job_name, seconds - job.commit_seconds)
+        if job not in self._transaction.members:
+            self._inbox.add_outcome(job, outcome, seconds)
+        else:
+            # The database knows whether it is finished.
+            self._inbox.journal.commit(job.slot)
+            self._ran.append((job, outcome, seconds))
+            self._inbox.count_run(seconds)
+            if self._transaction.lent_to is not None or _is_conflict(outcome):
+                self._transaction.close()
+        if self._ran and (self._is_full() or not self.admits(self._inbox.first_waiting)):
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit, if jobs have taken part; if that fails, they run again, alone."""
+        ran, self._ran = self._ran, []
+        if not ran:
+            return
+        results: dict[int, str] = {}
+        for job, _, _ in ran:
+            if job.finished:
+                job.lease.ending = True
+                if (result := job.result or job.late_result) is not None:
+                    results[job.claim.id] = result
+        is_committed = self._transaction.commit(results, min(job.claim.timeout_seconds for job, _, _ in ran))
+        if is_committed is False:
+            self._run_again(ran)
+            return
+        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+        for job, outcome, seconds in ran:
+            if isinstance(outcome, AlreadyFinished):
+                # The result is kept.
+                rest = FINISHED if isinstance(outcome.rest, Finished) else outcome.rest
+                outcome = replace(outcome, rest=rest, is_durable=is_committed is True)  # noqa: PLW2901
+            self._inbox.add_outcome(job, outcome, seconds, is_counted=True)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transaction.close()
+
+    def _is_full(self) -> bool:
+        return len(self._ran) >= _MOST or monotonic() >= self._began_at + _LONGEST_SECONDS
+
+    def _observe(self, name: str, seconds: float) -> None:
+        average = self._averages.get(name, seconds)
+        self._averages[name] = average + _WEIGHT * (seconds - average)
+
+    def _run_again(self, ran: list[tuple[ClaimedJob, Outcome, float]]) -> None:
+        again = []
+        for job, outcome, seconds in ran:
+            if isinstance(getattr(outcome, "cause", None), INTERRUPTIONS) and not job.finished:
+                self._inbox.add_outcome(job, outcome, seconds, is_counted=True)
+            else:
+                again.append(job)
+        self._inbox.return_first(again)
+
+
+def _is_conflict(outcome: Outcome) -> bool:
+    """Return True if the job might not have failed without the locks of the others."""
+    cause = getattr(outcome, "cause", None)
+    return isinstance(cause, Exception) and sqlstate(cause) in _CONFLICTS
