@@ -106,11 +106,12 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def notice_end(self) -> None:
-        """Look at running jobs soon if rows wait for them."""
-        if self._waits_for_slots and self._noticed_at == float("inf"):
+        """Look at running jobs soon, or once rows wait for them."""
+        if self._noticed_at == float("inf"):
             self._noticed_at = max(monotonic(), self._notice_from, self._looked_at + self._look_seconds)
             self._notice_from = self._noticed_at + _NOTICED_SECONDS
-            self.next_look_at = min(self.next_look_at, self._noticed_at)
+            if self._waits_for_slots:
+                self.next_look_at = min(self.next_look_at, self._noticed_at)
 
     def look(self) -> bool:
         """Read ended and new jobs, if due, in autocommit mode; return `may_admit`."""

@@ -18,7 +18,7 @@ from drain.tables.keyed import Paused
 CHANNEL = "ended_jobs"
 # Commits that notify wait for each other, so this one neither waits for the disk nor long for them.
 NOTIFY_ENDS = f"""
-SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true),
+SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '100ms', true),
     pg_notify('{CHANNEL}'::text, queue)
 FROM unnest(%s::text[]) AS queue WHERE current_setting('drain.notify', true) IS DISTINCT FROM 'off'
 """

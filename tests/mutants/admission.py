@@ -574,9 +574,23 @@ MUTANTS = (
     Mutant(
         "let the notification of an end wait for the disk",
         "drain/tables/running.py",
-        "SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true),",
+        "SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '100ms', true),",
         "SELECT",
         (f"{_ENDED}::test_a_notification_neither_waits_for_the_disk_nor_long_for_a_lock",),
+    ),
+    Mutant(
+        "wait for the lock of notifications once per queue",
+        "workers/process/finisher.py",
+        "self._send_from.get(queue, self._send_any_from)}",
+        "self._send_from.get(queue, 0.0)}",
+        ("test_finisher.py::test_a_failed_notification_keeps_no_other_queue_waiting",),
+    ),
+    Mutant(
+        "forget an end that no job waits for yet",
+        "drain/admission/keyed_queue.py",
+        'if self._noticed_at == float("inf"):',
+        'if self._waits_for_slots and self._noticed_at == float("inf"):',
+        (f"{_ENDED}::test_a_job_staged_after_an_end_begins_at_once",),
     ),
     Mutant(
         "fail at a notification that fails",

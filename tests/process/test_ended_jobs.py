@@ -175,6 +175,17 @@ def test_forged_notifications_cost_a_bounded_number_of_looks(
         leader.admit_all(1)
 
 
+def test_a_job_staged_after_an_end_begins_at_once(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_queue, "_NAP_SECONDS", LONG_SECONDS)
+    stage_rows(database_url, 1)
+    with admitting(database_url, Rules(QUEUE, running=1)) as leader:
+        first = leader.settle(least=1)
+        finish(database_url, first)
+        leader.queue.notice_end()
+        stage_rows(database_url, 1)
+        leader.admit_all(1)
+
+
 def test_a_queue_without_waiting_jobs_ignores_notifications(database_url: str) -> None:
     with admitting(database_url, Rules(QUEUE, running=1)) as leader:
         leader.settle()
@@ -269,4 +280,4 @@ def test_a_notification_neither_waits_for_the_disk_nor_long_for_a_lock(database_
     with psycopg.connect(database_url) as connection:
         running.notify_ends(connection, {"a"})
         settings = "SELECT current_setting('synchronous_commit'), current_setting('lock_timeout')"
-        assert connection.execute(settings).fetchall() == [("off", "1s")]
+        assert connection.execute(settings).fetchall() == [("off", "100ms")]

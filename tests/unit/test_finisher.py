@@ -51,6 +51,7 @@ class Stores:
     def __init__(self) -> None:
         self.finished: list[list[int]] = []
         self.notified = 0
+        self.may_notify = True
         self.durable: list[int] = []
         self.cleared: list[str] = []
         self.unknown: list[PoppedId] = []
@@ -62,7 +63,7 @@ class Stores:
 
     def try_once(self, _statement: Callable[[Any], object]) -> bool:
         self.notified += 1
-        return True
+        return self.may_notify
 
     def clear(self, ids: Sequence[str]) -> list[str]:
         # Nobody is told of a job whose commit a crash may still undo.
@@ -158,6 +159,18 @@ def test_an_outcome_is_recorded_at_once_if_jobs_may_wait_for_its_place(stores: S
         for job in (inbox.waiting.popleft(), inbox.waiting.popleft()):
             inbox.add_outcome(cast(ClaimedJob, job), FINISHED, 0.05)
         wait_until(lambda: not inbox.claimed)
+    assert stores.notified == 1
+
+
+def test_a_failed_notification_keeps_no_other_queue_waiting(stores: Stores) -> None:
+    stores.may_notify = False
+    with finishing(stores) as inbox:
+        for number in range(1, 4):
+            (limited,) = claimed(inbox, number)
+            limited.rq_id = f"shop-{number}-005"
+            limited.claim = limited.claim._replace(queue=f"q{number}")
+            end_next(inbox)
+            wait_until(lambda: not inbox.claimed)
     assert stores.notified == 1
 
 

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 # Busy: outcomes are batched for up to 50 ms. After a kill the journal has them; if the machine dies, the jobs run
 # again. Measured with 1 ms jobs: a batch of 8 costs this thread 0.8 ms, one of 66, 0.9.
 _BATCHING_SECONDS = 0.05
-# Between notifications of a queue: after an end, the leader looks every few milliseconds. And after a failed one, which
-# may have waited for a lock.
+# Between notifications of a queue: after an end, the leader looks every few milliseconds.
 _NOTIFY_SECONDS = 0.005
+# After a failed notification of any queue: it may have waited for a lock, and so would the next.
 _NOT_NOTIFIED_SECONDS = 10.0
 _MORE = "; -v logs every one"
 
@@ -43,18 +43,21 @@ class _EndNotices:
     """Notifications of ended jobs, sent to the leader if other jobs may wait for their places."""
 
     def __init__(self) -> None:
-        # By queue.
+        # By queue, and for all.
         self._send_from: dict[str, float] = {}
+        self._send_any_from = 0.0
 
     def send(self, database: Database, jobs: Sequence[ClaimedJob]) -> None:
         """Notify of jobs with recorded outcomes, at most once per queue in some milliseconds."""
-        now, send_from = monotonic(), self._send_from
+        now = monotonic()
         queues = {job.claim.queue for job in jobs if job.notifies_end}
-        queues = {queue for queue in queues if now >= send_from.get(queue, 0.0)}
-        if queues:
-            is_sent = database.try_once(lambda c: running.notify_ends(c, queues))
-            pause = _NOTIFY_SECONDS if is_sent else _NOT_NOTIFIED_SECONDS
-            send_from |= dict.fromkeys(queues, monotonic() + pause)
+        queues = {queue for queue in queues if now >= self._send_from.get(queue, self._send_any_from)}
+        if not queues:
+            return
+        if database.try_once(lambda c: running.notify_ends(c, queues)):
+            self._send_from |= dict.fromkeys(queues, monotonic() + _NOTIFY_SECONDS)
+        else:
+            self._send_from, self._send_any_from = {}, monotonic() + _NOT_NOTIFIED_SECONDS
 
 
 @dataclass(slots=True)
