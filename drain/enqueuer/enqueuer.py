@@ -129,7 +129,7 @@ class Enqueuer:
             UnavailableError: Redis refused the previous batch, or a forwarded row of this one.
             psycopg.OperationalError: Rolled back.
         """
-        self.notified(leader.received(self.connection))
+        self.note_notifications()
         self.admission.look_when_due()
         waits = self._unblocker.waits
         if waits:
@@ -149,6 +149,10 @@ class Enqueuer:
             # After the push, which a lone job awaits.
             self.thin_queues.look_when_due()
         return batch.size
+
+    def note_notifications(self) -> None:
+        """Note notifications so far, which psycopg keeps without bound until then."""
+        self.notified(leader.received(self.connection))
 
     def notified(self, names: Collection[str]) -> bool:
         """Note notifications of `leader`; return True if jobs were staged."""

@@ -65,7 +65,7 @@ def wait_for_notify(connection: Connection, seconds: float) -> set[str]:
 def received(connection: Connection) -> set[str]:
     """Return notifications so far: `STAGED`, and names of queues where jobs may have ended.
 
-    psycopg keeps them without bound until then. Any role may have sent them.
+    Any role may have sent them.
     """
     return _names(connection.notifies(timeout=0))
 

@@ -560,9 +560,16 @@ MUTANTS = (
     Mutant(
         "keep the notifications of a busy leader in memory",
         "drain/enqueuer/enqueuer.py",
-        "        self.notified(leader.received(self.connection))\n",
+        "        self.note_notifications()\n",
         "",
         (f"{_ENDED}::test_a_busy_leader_keeps_no_notifications",),
+    ),
+    Mutant(
+        "keep the notifications of a redelivery in memory",
+        "drain/enqueuer/term.py",
+        "alive=self._alive)",
+        "alive=health.alive)",
+        (f"{_ENDED}::test_a_leader_that_redelivers_keeps_no_notifications",),
     ),
     Mutant(
         "run a batch for each forged notification",

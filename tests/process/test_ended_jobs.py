@@ -20,7 +20,10 @@ from drain.admission.rules import Rate, Rules
 from drain.database import postgres
 from drain.enqueuer import leader, sleeper
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.gauges import Gauges
+from drain.enqueuer.health import Health
 from drain.enqueuer.sleeper import Sleeper
+from drain.enqueuer.term import Term
 from drain.enqueuer.thin_queues import ThinQueues
 from drain.tables import running
 from drain.wire import Producer, is_thin, notifies_end
@@ -213,6 +216,19 @@ def test_a_busy_leader_keeps_no_notifications(
         enqueuer.run_once()
         assert list(enqueuer.connection.notifies(timeout=0)) == []
         assert noticed == ["default"]
+
+
+def test_a_leader_that_redelivers_keeps_no_notifications(database_url: str, redis_url: str) -> None:
+    stage_jobs(database_url)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+        term = Term(
+            enqueuer, (), gauges=Gauges(enqueuer.redis), health=Health(), stop=Event(), poll_seconds=1.0
+        )
+        notify(database_url, "SELECT 'q' || n FROM generate_series(1, 5000) AS n")
+        enqueuer.connection.execute("SELECT 1")
+        term._redelivery.recover()
+        assert list(enqueuer.connection.notifies(timeout=0)) == []
 
 
 def test_a_sleeping_leader_runs_no_batch_for_forged_names(
