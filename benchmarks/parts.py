@@ -21,6 +21,7 @@ from benchmarks import (
     figures,
     goals,
     machine,
+    one_at_a_time,
     plain_rq,
     recovery,
     scraping,
@@ -216,7 +217,7 @@ def _admission(started: Services, place: Place) -> list[str]:
         machine.line(started, place.kind),
         *(
             module.section(started, **alone.sizes_of(module.SIZES, quick=place.sizes.scale < 1))
-            for module in (admission, depths, unique, exactness, ticks, steps)
+            for module in (admission, depths, unique, exactness, ticks, steps, one_at_a_time)
         ),
     ]
 

@@ -66,6 +66,16 @@ class Admission:
         """Let the next look find jobs just staged under rules."""
         self._hints.expect()
 
+    def notice_ends(self, queues: Collection[str]) -> None:
+        """Let the next look find jobs that have ended in these queues; other names are ignored."""
+        for queue in self._queues.awake.keys() & queues:
+            self._queues.awake[queue].notice_end()
+
+    def limits_running(self, queue: str) -> bool:
+        """Return True if a job may wait for another of the queue to end."""
+        ruled = self._queues.awake.get(queue)
+        return ruled is not None and ruled.allowances.looks_at_running
+
     def look_when_due(self) -> bool:
         """Follow rules and look, if due; return True if rows may have become free."""
         if monotonic() >= self._follow_at:

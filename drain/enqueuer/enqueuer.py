@@ -16,6 +16,7 @@ from typing import Self
 from drain.admission.admission import Admission
 from drain.database.cursor import TransactionCursor
 from drain.database.postgres import Connection
+from drain.enqueuer import leader
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.batches import Batches
 from drain.enqueuer.deliveries import Deliveries
@@ -128,6 +129,7 @@ class Enqueuer:
             UnavailableError: Redis refused the previous batch, or a forwarded row of this one.
             psycopg.OperationalError: Rolled back.
         """
+        self.note_notifications()
         self.admission.look_when_due()
         waits = self._unblocker.waits
         if waits:
@@ -142,10 +144,24 @@ class Enqueuer:
         if batch.moved:
             self.admission.moved(batch.moved)
             thin = self.thin_queues.choose({row.queue for row in batch.moved})
-            self._pusher.start(batch.moved, batch.last_delivery, thin)
+            limits = self.admission.limits_running
+            self._pusher.start(batch.moved, batch.last_delivery, {queue: limits(queue) for queue in thin})
             # After the push, which a lone job awaits.
             self.thin_queues.look_when_due()
         return batch.size
+
+    def note_notifications(self) -> None:
+        """Note notifications so far, which psycopg keeps without bound until then."""
+        self.notified(leader.received(self.connection))
+
+    def notified(self, names: Collection[str]) -> bool:
+        """Note notifications of `leader`; return True if jobs were staged."""
+        self.admission.notice_ends(names)
+        is_staged = leader.STAGED in names
+        if is_staged:
+            self.admission.expect_arrivals()
+            self.matcher.expect_events()
+        return is_staged
 
     def unblock_all(self) -> None:
         """See `Unblocker.run_all`."""

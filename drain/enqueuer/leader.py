@@ -6,18 +6,22 @@ with the previous leader's last batch. A dying connection takes lock and open ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+from psycopg import Notify
 
 from drain.config import process_name
 from drain.database import locks
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import leader_progress
+from drain.tables import leader_progress, running
 from drain.tables.leader_progress import Progress
 
 APPLICATION_NAME = "drain run"
 CHANNEL = "staged_jobs"
+# Instead of a queue's name: jobs were staged.
+STAGED = ""
 
 
 def try_to_lead(connection: Connection, *, is_command: bool = False) -> Progress | None:
@@ -28,7 +32,7 @@ def try_to_lead(connection: Connection, *, is_command: bool = False) -> Progress
     take = locks.lock_for_command if is_command else locks.try_lock
     if not take(connection, locks.LEADER):
         return None
-    connection.execute(f"LISTEN {CHANNEL}")
+    connection.execute(f"LISTEN {CHANNEL}; LISTEN {running.CHANNEL}")
     found = leader_progress.record_leader(connection, process_name())
     failpoint(FailurePoint.LEADING)
     return found
@@ -52,12 +56,19 @@ def asleep(connection: Connection) -> Iterator[bool]:
             locks.unlock(connection, locks.ASLEEP)
 
 
-def wait_for_notify(connection: Connection, seconds: float) -> bool:
-    """Wait for a notification, a signal or `seconds`; return True if notified."""
-    notified = False
-    for _ in connection.notifies(timeout=seconds, stop_after=1):
-        notified = True
+def wait_for_notify(connection: Connection, seconds: float) -> set[str]:
+    """Wait for a notification, a signal or `seconds`; return as `received`."""
     # One scan answers them all.
-    for _ in connection.notifies(timeout=0):
-        pass
-    return notified
+    return _names(connection.notifies(timeout=seconds, stop_after=1)) | received(connection)
+
+
+def received(connection: Connection) -> set[str]:
+    """Return notifications so far: `STAGED`, and names of queues where jobs may have ended.
+
+    Any role may have sent them.
+    """
+    return _names(connection.notifies(timeout=0))
+
+
+def _names(notices: Iterable[Notify]) -> set[str]:
+    return {STAGED if each.channel == CHANNEL else each.payload for each in notices}

@@ -47,10 +47,13 @@ class Pusher:
         """End the thread after the current push."""
         self._thread.shutdown(wait=True)
 
-    def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
+    def start(self, rows: Sequence[DueJob], up_to: int, thin: Mapping[str, bool]) -> None:
         """Begin to push committed rows, with numbers up to `up_to`; call `wait` before.
 
-        One push at a time, in order: the watermark has no gaps below it. `thin` queues get no hashes.
+        One push at a time, in order: the watermark has no gaps below it.
+
+        Args:
+            thin: Queues that get no hashes, and whether workers notify the leader of ends.
         """
         if len(rows) > _MOST_AT_ONCE:
             self._pending = self._thread.submit(self._push, rows, up_to, thin)
@@ -77,7 +80,7 @@ class Pusher:
             return push
         return None
 
-    def _push(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Push:
+    def _push(self, rows: Sequence[DueJob], up_to: int, thin: Mapping[str, bool]) -> Push:
         failpoint(FailurePoint.COMMITTED)
         with metrics.PUSH_SECONDS.time():
             thin_ids = self._thin_ids(rows, up_to, thin) if thin else {}
@@ -92,12 +95,13 @@ class Pusher:
         count_pushed(accepted)
         return Push(up_to, accepted, refused, self._redis.take_pushed_lengths())
 
-    def _thin_ids(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> dict[str, list[str]]:
+    def _thin_ids(self, rows: Sequence[DueJob], up_to: int, thin: Mapping[str, bool]) -> dict[str, list[str]]:
         namespace = self._redis.namespace
         ids: dict[str, list[str]] = {queue: [] for queue in thin}
         for number, row in enumerate(rows, up_to - len(rows) + 1):
             if row.queue in thin:
-                ids[row.queue].append(wire.thin_id(namespace, row.id, number))
+                rq_id = wire.thin_id(namespace, row.id, number, notifies_end=thin[row.queue])
+                ids[row.queue].append(rq_id)
         return ids
 
     def _push_whole(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Counter[str]:

@@ -83,16 +83,15 @@ class Sleeper:
         return self._busy
 
     def _wait_briefly(self, until: float) -> None:
-        now = monotonic()
-        until = min(until, self._enqueuer.next_look_at, now + _BRIEF_SECONDS)
-        self._is_notified_within(max(0.0, until - now))
+        enqueuer, until = self._enqueuer, min(until, monotonic() + _BRIEF_SECONDS)
+        # Other notifications, perhaps forged, are not worth a batch.
+        while not self._is_notified_within(max(0.0, min(until, enqueuer.next_look_at) - monotonic())):
+            if monotonic() >= min(until, enqueuer.next_look_at):
+                break
 
     def _is_notified_within(self, seconds: float) -> bool:
-        notified = leader.wait_for_notify(self._enqueuer.connection, seconds)
-        if notified:
-            self._enqueuer.admission.expect_arrivals()
-            self._enqueuer.matcher.expect_events()
-        return notified
+        enqueuer = self._enqueuer
+        return enqueuer.notified(leader.wait_for_notify(enqueuer.connection, seconds))
 
     def _wait(self, until: float) -> bool:
         enqueuer = self._enqueuer

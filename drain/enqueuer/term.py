@@ -42,7 +42,7 @@ class Term:
         self._gauges = gauges
         self._health = health
         self._stop = stop
-        self._redelivery = Redelivery(enqueuer, alive=health.alive)
+        self._redelivery = Redelivery(enqueuer, alive=self._alive)
         self._waits = Waits(enqueuer, self._redelivery)
         self._sleeper = Sleeper(enqueuer, stop, poll_seconds)
         self._redeliver_at = 0.0
@@ -91,6 +91,11 @@ class Term:
         # Jobs staged by schedules.
         self._enqueuer.drain(keep_on=self._health.is_alive)
         return redelivered + self._enqueuer.delivered
+
+    def _alive(self) -> None:
+        self._health.alive()
+        # A million redeliveries take a minute.
+        self._enqueuer.note_notifications()
 
     def _begin(self) -> None:
         self._redelivery.recover()

@@ -14,6 +14,14 @@ from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DELIVERED, id_array
 from drain.tables.keyed import Paused
 
+# Payload: a queue.
+CHANNEL = "ended_jobs"
+# Commits that notify wait for each other, so this one neither waits for the disk nor long for them.
+NOTIFY_ENDS = f"""
+SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '100ms', true),
+    pg_notify('{CHANNEL}'::text, queue)
+FROM unnest(%s::text[]) AS queue WHERE current_setting('drain.notify', true) IS DISTINCT FROM 'off'
+"""
 _KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
 # Names only the id, so that only the primary key fits.
 STILL_RUNNING = f"""
@@ -169,3 +177,8 @@ def clock(connection: Connection) -> float:
     """Return the database's clock, in Unix seconds."""
     (seconds,) = fetch_one(connection, _CLOCK)
     return float(seconds)
+
+
+def notify_ends(connection: Connection, queues: Collection[str]) -> None:
+    """Notify the leader that jobs of these queues have ended, in autocommit mode; a hint, since it looks anyway."""
+    connection.execute(NOTIFY_ENDS, (list(queues),))

@@ -36,7 +36,7 @@ from drain.wire.blocking_pop import WAIT_SECONDS
 from drain.wire.calls import ENTRY_POINT, NAMED, read_call
 from drain.wire.connection import BYTES, connect, describe
 from drain.wire.consumer import Consumer
-from drain.wire.ids import AwaitedId, PoppedId, delivery_number, is_thin, thin_id, tracked_id
+from drain.wire.ids import AwaitedId, PoppedId, delivery_number, is_thin, notifies_end, thin_id, tracked_id
 from drain.wire.jobs import FAILED_TTL_SECONDS, Delivery, forwarded, tracked
 from drain.wire.keys import job_key
 from drain.wire.producer import JOBS_PER_CALL, Producer
@@ -73,6 +73,7 @@ __all__ = [
     "hold_dependents",
     "is_thin",
     "job_key",
+    "notifies_end",
     "read_call",
     "thin_id",
     "tracked",

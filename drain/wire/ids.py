@@ -1,6 +1,7 @@
 """RQ ids of deliveries: `<namespace>-<job id>-<number>`, or `<namespace>-<job id>-forward`.
 
-Thin deliveries, which have no hash, prefix the number with a zero; every `drain work` accepts it.
+Thin deliveries, which have no hash, prefix the number with a zero, or with two to notify the leader of the job's
+end. Every `drain work` accepts both.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ def tracked_id(namespace: str, job_id: int, delivery: int) -> str:
     return f"{namespace}-{job_id}-{delivery}"
 
 
-def thin_id(namespace: str, job_id: int, delivery: int) -> str:
+def thin_id(namespace: str, job_id: int, delivery: int, *, notifies_end: bool = False) -> str:
     """Return a thin delivery's RQ id."""
-    return f"{namespace}-{job_id}-0{delivery}"
+    return f"{namespace}-{job_id}-{'00' if notifies_end else '0'}{delivery}"
 
 
 def is_thin(rq_id: str) -> bool:
     """Recognize thin ids of any namespace."""
     return _THIN.fullmatch(rq_id) is not None
+
+
+def notifies_end(rq_id: str) -> bool:
+    """Return whether a tracked id asks the worker to notify the leader of the job's end."""
+    return rq_id.rpartition("-")[2].startswith("00")
 
 
 def forwarded_id(namespace: str, job_id: int) -> str:

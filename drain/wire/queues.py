@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -80,7 +81,8 @@ class QueueReader(RedisConnection):
 
     def ids_before(self, queue: str, job_id: int, delivery: int, *, within: int) -> int | None:
         """Count ids ahead of a delivery; None beyond `within`."""
-        rq_ids = (make(self.namespace, job_id, delivery) for make in (tracked_id, thin_id))
+        makers = tracked_id, thin_id, partial(thin_id, notifies_end=True)
+        rq_ids = (make(self.namespace, job_id, delivery) for make in makers)
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
                 pipeline.lpos(queue_key(queue), rq_id, maxlen=within)

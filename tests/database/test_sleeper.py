@@ -55,7 +55,7 @@ def when_it_waits(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object])
     left = iter(steps)
     wait = leader.wait_for_notify
 
-    def wait_and_do(connection: postgres.Connection, seconds: float) -> bool:
+    def wait_and_do(connection: postgres.Connection, seconds: float) -> set[str]:
         step = next(left, None)
         if step is None:
             raise LongWaitError
@@ -184,7 +184,7 @@ def test_a_locked_due_row_is_tried_again_after_a_pause(
     pauses: list[float] = []
     wait = leader.wait_for_notify
 
-    def note(connection: postgres.Connection, seconds: float) -> bool:
+    def note(connection: postgres.Connection, seconds: float) -> set[str]:
         pauses.append(seconds)
         return wait(connection, min(seconds, 1.0))
 

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _BUCKETS = "test_forgotten_buckets.py"
+_ENDED = "test_ended_jobs.py"
 
 MUTANTS = (
     Mutant(
@@ -521,5 +522,95 @@ MUTANTS = (
         " or not self.is_between_sweeps:",
         ":",
         ("test_limits.py::test_a_sweep_continues_after_its_rows_were_admitted",),
+    ),
+    Mutant(
+        "end a job whose place others await without a notification",
+        "workers/process/finisher.py",
+        "for job in jobs if job.notifies_end}",
+        "for job in jobs if not job.notifies_end}",
+        (
+            f"{_ENDED}::test_the_next_job_begins_though_the_leader_never_polls",
+            f"{_ENDED}::test_only_ends_that_jobs_may_wait_for_are_notified",
+        ),
+    ),
+    Mutant(
+        "notify of ends in all queues, whose commits then wait for each other",
+        "drain/enqueuer/pusher.py",
+        "notifies_end=thin[row.queue])",
+        "notifies_end=True)",
+        (
+            f"{_ENDED}::test_only_ends_that_jobs_may_wait_for_are_notified",
+            f"{_ENDED}::test_the_leader_marks_deliveries_under_the_rules_of_now",
+        ),
+    ),
+    Mutant(
+        "let the leader not listen for ended jobs",
+        "drain/enqueuer/leader.py",
+        "; LISTEN {running.CHANNEL}",
+        "",
+        (f"{_ENDED}::test_the_next_job_begins_though_the_leader_never_polls",),
+    ),
+    Mutant(
+        "look at running jobs at each forged notification",
+        "drain/admission/keyed_queue.py",
+        "self._notice_from = self._noticed_at + _NOTICED_SECONDS",
+        "self._notice_from = self._noticed_at",
+        (f"{_ENDED}::test_forged_notifications_cost_a_bounded_number_of_looks",),
+    ),
+    Mutant(
+        "keep the notifications of a busy leader in memory",
+        "drain/enqueuer/enqueuer.py",
+        "        self.note_notifications()\n",
+        "",
+        (f"{_ENDED}::test_a_busy_leader_keeps_no_notifications",),
+    ),
+    Mutant(
+        "keep the notifications of a redelivery in memory",
+        "drain/enqueuer/term.py",
+        "alive=self._alive)",
+        "alive=health.alive)",
+        (f"{_ENDED}::test_a_leader_that_redelivers_keeps_no_notifications",),
+    ),
+    Mutant(
+        "run a batch for each forged notification",
+        "drain/enqueuer/enqueuer.py",
+        "is_staged = leader.STAGED in names",
+        "is_staged = bool(names)",
+        (f"{_ENDED}::test_a_sleeping_leader_runs_no_batch_for_forged_names",),
+    ),
+    Mutant(
+        "let the notification of an end wait for the disk",
+        "drain/tables/running.py",
+        "SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '100ms', true),",
+        "SELECT",
+        (f"{_ENDED}::test_a_notification_neither_waits_for_the_disk_nor_long_for_a_lock",),
+    ),
+    Mutant(
+        "wait for the lock of notifications once per queue",
+        "workers/process/finisher.py",
+        "self._send_from.get(queue, self._send_any_from)}",
+        "self._send_from.get(queue, 0.0)}",
+        ("test_finisher.py::test_a_failed_notification_keeps_no_other_queue_waiting",),
+    ),
+    Mutant(
+        "forget an end that no job waits for yet",
+        "drain/admission/keyed_queue.py",
+        'if self._noticed_at == float("inf"):',
+        'if self._waits_for_slots and self._noticed_at == float("inf"):',
+        (f"{_ENDED}::test_a_job_staged_after_an_end_begins_at_once",),
+    ),
+    Mutant(
+        "fail at a notification that fails",
+        "workers/lease/database.py",
+        '        except psycopg.Error as error:\n            log.debug("the leader',
+        '        except psycopg.DataError as error:\n            log.debug("the leader',
+        (f"{_ENDED}::test_a_notification_that_fails_is_neither_an_error_nor_an_outage",),
+    ),
+    Mutant(
+        "keep the places of slow jobs until the outcomes of others are recorded too",
+        "workers/process/inbox.py",
+        "if is_awaited or not self.waiting_count",
+        "if not self.waiting_count",
+        ("test_finisher.py::test_an_outcome_is_recorded_at_once_if_jobs_may_wait_for_its_place",),
     ),
 )

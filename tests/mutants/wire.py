@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "spell a thin delivery like a whole one",
         "drain/wire/ids.py",
-        'return f"{namespace}-{job_id}-0{delivery}"',
+        """return f"{namespace}-{job_id}-{'00' if notifies_end else '0'}{delivery}\"""",
         'return f"{namespace}-{job_id}-{delivery}"',
         ("test_thin_deliveries.py::test_where_only_drain_work_listens_ids_have_no_hashes",),
     ),

@@ -281,11 +281,11 @@ def test_a_job_committed_as_the_leader_falls_asleep_is_drained_first(
 ) -> None:
     waited: list[list[int]] = []
 
-    def wait(connection: postgres.Connection, seconds: float) -> bool:
+    def wait(_connection: postgres.Connection, seconds: float) -> set[str]:
         if seconds > sleeper._BRIEF_SECONDS:
             waited.append(ids_in(database_url, "staged_jobs"))
             daemon.stop()
-        return False
+        return set()
 
     monkeypatch.setattr(leader, "wait_for_notify", wait)
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))

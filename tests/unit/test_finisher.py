@@ -50,6 +50,8 @@ class Stores:
 
     def __init__(self) -> None:
         self.finished: list[list[int]] = []
+        self.notified = 0
+        self.may_notify = True
         self.durable: list[int] = []
         self.cleared: list[str] = []
         self.unknown: list[PoppedId] = []
@@ -58,6 +60,10 @@ class Stores:
 
     def ask(self, statement: Callable[[Any], object]) -> object:
         return statement(None)
+
+    def try_once(self, _statement: Callable[[Any], object]) -> bool:
+        self.notified += 1
+        return self.may_notify
 
     def clear(self, ids: Sequence[str]) -> list[str]:
         # Nobody is told of a job whose commit a crash may still undo.
@@ -142,6 +148,30 @@ def test_the_first_ended_job_waits_to_be_recorded_with_others(stores: Stores) ->
         end_next(inbox)
         wait_until(lambda: not inbox.claimed)
     assert stores.finished == [[1, 2, 3]]
+
+
+def test_an_outcome_is_recorded_at_once_if_jobs_may_wait_for_its_place(stores: Stores) -> None:
+    with finishing(stores) as inbox:
+        limited, *_ = claimed(inbox, 1, 2, 3)
+        limited.rq_id = "shop-1-005"
+        inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.05)
+        wait_until(lambda: stores.finished == [[1]])
+        for job in (inbox.waiting.popleft(), inbox.waiting.popleft()):
+            inbox.add_outcome(cast(ClaimedJob, job), FINISHED, 0.05)
+        wait_until(lambda: not inbox.claimed)
+    assert stores.notified == 1
+
+
+def test_a_failed_notification_keeps_no_other_queue_waiting(stores: Stores) -> None:
+    stores.may_notify = False
+    with finishing(stores) as inbox:
+        for number in range(1, 4):
+            (limited,) = claimed(inbox, number)
+            limited.rq_id = f"shop-{number}-005"
+            limited.claim = limited.claim._replace(queue=f"q{number}")
+            end_next(inbox)
+            wait_until(lambda: not inbox.claimed)
+    assert stores.notified == 1
 
 
 def test_a_thin_delivery_is_cleared_only_if_rqs_tools_were_shown_its_job(stores: Stores) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import TypeVar
 
+import psycopg
+
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.database.url import conninfo
@@ -93,6 +95,19 @@ class Database:
             connection = self._connected()
             with postgres.time_limit(connection, _STALLED_SECONDS):
                 return statement(connection)
+
+    def try_once(self, statement: Callable[[Connection], object]) -> bool:
+        """Execute a statement that may fail, if connected; return whether it succeeded. Reports no outage."""
+        connection = self.connection
+        if connection is None or connection.closed:
+            return False
+        try:
+            with postgres.time_limit(connection, _STALLED_SECONDS):
+                statement(connection)
+        except psycopg.Error as error:
+            log.debug("the leader was not notified: %s", error, extra={"event": "not_notified"})
+            return False
+        return True
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from time import monotonic
 
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
+from drain.tables import running
 from drain.wire import Consumer, PoppedId, Traces
 from drain.workers.execution import completion_hooks
 from drain.workers.execution.death import Death
@@ -30,7 +32,32 @@ log = logging.getLogger(__name__)
 # Busy: outcomes are batched for up to 50 ms. After a kill the journal has them; if the machine dies, the jobs run
 # again. Measured with 1 ms jobs: a batch of 8 costs this thread 0.8 ms, one of 66, 0.9.
 _BATCHING_SECONDS = 0.05
+# Between notifications of a queue: after an end, the leader looks every few milliseconds.
+_NOTIFY_SECONDS = 0.005
+# After a failed notification of any queue: it may have waited for a lock, and so would the next.
+_NOT_NOTIFIED_SECONDS = 10.0
 _MORE = "; -v logs every one"
+
+
+class _EndNotices:
+    """Notifications of ended jobs, sent to the leader if other jobs may wait for their places."""
+
+    def __init__(self) -> None:
+        # By queue, and for all.
+        self._send_from: dict[str, float] = {}
+        self._send_any_from = 0.0
+
+    def send(self, database: Database, jobs: Sequence[ClaimedJob]) -> None:
+        """Notify of jobs with recorded outcomes, at most once per queue in some milliseconds."""
+        now = monotonic()
+        queues = {job.claim.queue for job in jobs if job.notifies_end}
+        queues = {queue for queue in queues if now >= self._send_from.get(queue, self._send_any_from)}
+        if not queues:
+            return
+        if database.try_once(lambda c: running.notify_ends(c, queues)):
+            self._send_from |= dict.fromkeys(queues, monotonic() + _NOTIFY_SECONDS)
+        else:
+            self._send_from, self._send_any_from = {}, monotonic() + _NOT_NOTIFIED_SECONDS
 
 
 @dataclass(slots=True)
@@ -56,6 +83,7 @@ class Finisher:
     _is_last_batch: bool = field(default=False, init=False)
     _ended: UnclearedDeliveries = field(init=False)
     _end_hooks: EndHooks = field(default_factory=EndHooks, init=False)
+    _end_notices: _EndNotices = field(default_factory=_EndNotices, init=False)
 
     def __post_init__(self) -> None:
         self._recorder = Recorder(self.database)
@@ -124,6 +152,7 @@ class Finisher:
         self._note_finished(batch.finished)
         for job, outcome in batch.alone:
             self._record_one(job, outcome)
+        self._end_notices.send(self.database, [job for job, _ in ended])
         self._leave(batch.left)
         for job, _ in ended:
             if job.options.keeps_result:

@@ -27,7 +27,8 @@ from drain.workers.process.shutdown import Shutdown
 
 # Ends the finisher's wait.
 FULL_BATCH = 250
-
+# Outcomes of slower jobs are recorded at once if other jobs may wait for their places.
+_SLOW_SECONDS = 0.01
 
 # An isolated job's child is killed this long before its parent.
 _ISOLATED_MARGIN_SECONDS = 10.0
@@ -249,7 +250,8 @@ class Inbox:
         self.outcomes.append((job, outcome))
         if not is_counted:
             self.count_run(seconds / at_once)
-        if not self.waiting_count or len(self.outcomes) >= FULL_BATCH:
+        is_awaited = seconds >= _SLOW_SECONDS * at_once and job.notifies_end
+        if is_awaited or not self.waiting_count or len(self.outcomes) >= FULL_BATCH:
             self.batch_filled.notify()
         self.outcome_added.notify()
 

@@ -6,7 +6,7 @@ from time import monotonic, time
 
 from drain.jobs.options import GROUPED, SHARED
 from drain.tables.claims import Claim
-from drain.wire import PoppedId, is_thin
+from drain.wire import PoppedId, is_thin, notifies_end
 from drain.workers.context.current import Attempt
 from drain.workers.execution.outcome import Outcome
 from drain.workers.lease.interruption import Watcher
@@ -61,6 +61,11 @@ class ClaimedJob(Attempt):
     def has_hash(self) -> bool:
         """True if Redis may hold the delivery's hash."""
         return self.took >= SHOWN_AFTER_SECONDS or not is_thin(self.rq_id)
+
+    @property
+    def notifies_end(self) -> bool:
+        """True if other jobs may wait for this one's place."""
+        return notifies_end(self.rq_id)
 
     def hops(self) -> dict[str, float]:
         """Return when the job was popped, began and ended, in seconds since 1970."""
