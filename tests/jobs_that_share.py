@@ -27,6 +27,7 @@ from drain.workers import (
 )
 from drain.workers.context.current import current_attempt
 from drain.workers.process import sharing
+from tests.helpers import PATIENCE_SECONDS
 
 MODULE = "tests.jobs_that_share"
 SOON = 0.01
@@ -48,6 +49,8 @@ _OPTIONS: dict[str, Any] = {
     "retry_base_seconds": SOON,
     "retry_cap_seconds": SOON,
     "timeout_seconds": 5,
+    # Longer than a test waits: undone jobs run again under their claims.
+    "lease_seconds": 2 * PATIENCE_SECONDS,
 }
 Connection = psycopg.Connection[Any]
 _abandoned: list[Any] = []
