@@ -16,10 +16,9 @@ from drain.tables.keyed import Paused
 
 # Payload: a queue.
 CHANNEL = "ended_jobs"
-# Commits that notify wait for each other, so this one neither waits for the disk nor long for them.
+# Commits that notify wait for each other, so this one, never flushed as it writes nothing, doesn't wait long.
 NOTIFY_ENDS = f"""
-SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '100ms', true),
-    pg_notify('{CHANNEL}'::text, queue)
+SELECT set_config('lock_timeout', '100ms', true), pg_notify('{CHANNEL}'::text, queue)
 FROM unnest(%s::text[]) AS queue WHERE current_setting('drain.notify', true) IS DISTINCT FROM 'off'
 """
 _KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
