@@ -6,10 +6,10 @@ has ended it otherwise makes the next RELEASE fail, and so the finishes. Either 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -77,7 +77,7 @@ class SharedTransaction:
         assert connection is not None  # noqa: S101  (`admits`)
         self.members.append(attempt)
         self.lent_to = attempt
-        savepoint = f"drain_{token_hex(8)}"
+        savepoint = f"drain_{os.urandom(8).hex()}"
         connection.pending, connection.savepoint = self._before(connection, savepoint), savepoint
         try:
             yield connection
@@ -165,7 +165,7 @@ class SharedTransaction:
         """Return what a job's first statement takes along."""
         begin = f"SAVEPOINT {savepoint}".encode()
         if not self._savepoint:
-            self._guard = f"drain_{token_hex(8)}"
+            self._guard = f"drain_{os.urandom(8).hex()}"
             return b"BEGIN", _GUARD.format(name=self._guard).encode(), begin
         notice = (_NOTICE_DEAD_CLIENT,) if connection.notices_dead_client else ()
         return (f"RELEASE {self._savepoint}".encode(), *_RESETS, *notice, begin)
