@@ -277,16 +277,16 @@ def test_a_worker_may_notify_unless_notifications_are_off(place: Place) -> None:
 
 def test_a_notification_that_fails_is_neither_an_error_nor_an_outage(database_url: str) -> None:
     database = Database(database_url)
-    assert not database.try_once(lambda c: running.notify_ends(c, {"a"}))
+    assert not database.send_hint(lambda c: running.notify_ends(c, {"a"}))
     assert database.connection is None
     database.ask(lambda c: c.execute("SELECT 1"))
-    assert database.try_once(lambda c: running.notify_ends(c, {"a"}))
+    assert database.send_hint(lambda c: running.notify_ends(c, {"a"}))
     # Longer than PostgreSQL takes.
-    assert not database.try_once(lambda c: running.notify_ends(c, {"a" * 9000}))
+    assert not database.send_hint(lambda c: running.notify_ends(c, {"a" * 9000}))
     assert database.connection is not None
     assert not database.connection.closed
     query(database_url, "SELECT pg_terminate_backend(%s)", postgres.backend_pid(database.connection))
-    assert not database.try_once(lambda c: running.notify_ends(c, {"a"}))
+    assert not database.send_hint(lambda c: running.notify_ends(c, {"a"}))
     assert not database.stores.is_away(POSTGRES)
     assert database.ask(lambda c: c.execute("SELECT 1").fetchall(), patience_seconds=0.0) == [(1,)]
     database.close()

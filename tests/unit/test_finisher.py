@@ -61,7 +61,7 @@ class Stores:
     def ask(self, statement: Callable[[Any], object]) -> object:
         return statement(None)
 
-    def try_once(self, _statement: Callable[[Any], object]) -> bool:
+    def send_hint(self, _statement: Callable[[Any], object]) -> bool:
         self.notified += 1
         return self.may_notify
 

@@ -96,8 +96,8 @@ class Database:
             with postgres.time_limit(connection, _STALLED_SECONDS):
                 return statement(connection)
 
-    def try_once(self, statement: Callable[[Connection], object]) -> bool:
-        """Execute a statement that may fail, if connected; return whether it succeeded. Reports no outage."""
+    def send_hint(self, statement: Callable[[Connection], object]) -> bool:
+        """Send the leader a hint, if connected; return whether it was sent. A failure is no outage."""
         connection = self.connection
         if connection is None or connection.closed:
             return False

@@ -54,7 +54,7 @@ class _EndNotices:
         queues = {queue for queue in queues if now >= self._send_from.get(queue, self._send_any_from)}
         if not queues:
             return
-        if database.try_once(lambda c: running.notify_ends(c, queues)):
+        if database.send_hint(lambda c: running.notify_ends(c, queues)):
             self._send_from |= dict.fromkeys(queues, monotonic() + _NOTIFY_SECONDS)
         else:
             self._send_from, self._send_any_from = {}, monotonic() + _NOT_NOTIFIED_SECONDS
