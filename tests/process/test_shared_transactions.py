@@ -167,6 +167,24 @@ def test_a_session_rolls_back_what_its_job_has_written(yard: Yard) -> None:
     assert yard.place(ids["pass:x"]) == "dead_jobs"
 
 
+@pytest.mark.parametrize("left", jobs.LEFT)
+def test_sqlalchemys_connection_is_as_new_for_each_job(yard: Yard, left: str) -> None:
+    ids = run(yard, jobs.act_by_session, f"leave:{left}")
+    assert_plain_ones_are_exact(yard, ids)
+    assert ran_again(yard) <= {f"leave:{left}"}
+    assert yard.place(ids[f"leave:{left}"]) == "finished_jobs"
+    assert written(yard)[f"leave:{left}"] == 1
+
+
+def test_a_cursor_whose_commit_was_refused_writes_within_the_savepoint(yard: Yard) -> None:
+    """As the first statement of a batch, it would otherwise commit on its own."""
+    first = yard.pushed(jobs.act, "write:once")
+    refused = yard.pushed(jobs.act, *(f"refused:{number}" for number in range(3)))
+    with yard.working("--processes", "1", DRAIN_JOBS=jobs.MODULE, SHARE_FOR_SECONDS="3"):
+        wait_until(lambda: have_ended(yard, [*first, *refused]), PATIENCE_SECONDS)
+    assert written(yard) == {"write:once": 1, **{f"copied {number}": 1 for number in range(3)}}
+
+
 def test_settings_of_a_job_end_with_it(yard: Yard) -> None:
     ids = run(yard, jobs.act, *(f"set:{name}" for name in jobs.SETTINGS))
     assert_plain_ones_are_exact(yard, ids)

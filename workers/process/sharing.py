@@ -97,7 +97,11 @@ class Sharing:
         self._transaction.close()
 
     def _is_full(self) -> bool:
-        return len(self._ran) >= _MOST or monotonic() >= self._began_at + _LONGEST_SECONDS
+        return (
+            len(self._ran) >= _MOST
+            or monotonic() >= self._began_at + _LONGEST_SECONDS
+            or self._transaction.is_spent
+        )
 
     def _observe(self, name: str, seconds: float) -> None:
         average = self._averages.get(name, seconds)
