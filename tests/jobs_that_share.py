@@ -150,9 +150,17 @@ def _break(connection: Connection, _label: str) -> None:
         connection.execute("SELECT 1 / 0")
 
 
-def _deadlock(_connection: Connection, _label: str) -> None:
+def _deadlock(_connection: Connection, label: str) -> None:
     if _is_first():
-        raise psycopg.errors.DeadlockDetected("deadlock detected")
+        error = psycopg.errors.DeadlockDetected("deadlock detected")
+        if label == "wrapped":
+            raise ValueError(label) from error
+        raise error
+
+
+def _leave_cursor(connection: Connection, _label: str) -> None:
+    """Of the same name in each job."""
+    connection.execute("DECLARE mine CURSOR FOR SELECT 1")
 
 
 def _savepoints(connection: Connection, label: str) -> None:
@@ -222,6 +230,7 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "fail": _fail,
     "break": _break,
     "deadlock": _deadlock,
+    "cursor": _leave_cursor,
     "savepoints": _savepoints,
     "rollback": _rollback,
     "copy": _copy,
