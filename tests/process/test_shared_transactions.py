@@ -238,7 +238,7 @@ def test_a_deferred_constraint_fails_only_its_job(yard: Yard) -> None:
 def test_an_error_of_the_database_may_be_the_fault_of_other_jobs(yard: Yard, action: str) -> None:
     """So it is no failed attempt, and costs the others nothing."""
     ids = run(yard, jobs.act, action)
-    last = action.split("+")[-1]
+    last = action.rsplit("+", maxsplit=1)[-1]
     assert_plain_ones_are_exact(yard, ids)
     assert runs(yard, last) == [True, False]
     assert ran_again(yard) == {last}
