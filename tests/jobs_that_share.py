@@ -5,12 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import sqlalchemy
+from sqlalchemy.orm import Session
 
 import drain
 from drain import failpoints
@@ -26,6 +28,7 @@ from drain.workers import (
     transaction,
 )
 from drain.workers.context.current import current_attempt
+from drain.workers.errors import TransactionError
 from drain.workers.process import sharing
 from tests.helpers import PATIENCE_SECONDS
 
@@ -150,9 +153,17 @@ def _break(connection: Connection, _label: str) -> None:
         connection.execute("SELECT 1 / 0")
 
 
-def _deadlock(_connection: Connection, _label: str) -> None:
+def _deadlock(_connection: Connection, label: str) -> None:
     if _is_first():
-        raise psycopg.errors.DeadlockDetected("deadlock detected")
+        error = psycopg.errors.DeadlockDetected("deadlock detected")
+        if label == "wrapped":
+            raise ValueError(label) from error
+        raise error
+
+
+def _leave_cursor(connection: Connection, _label: str) -> None:
+    """Of the same name in each job."""
+    connection.execute("DECLARE mine CURSOR FOR SELECT 1")
 
 
 def _savepoints(connection: Connection, label: str) -> None:
@@ -191,6 +202,17 @@ def _cancel(_connection: Connection, label: str) -> None:
         drain.cancel(beside(), job_id)
 
 
+def _retry_refused(connection: Connection, label: str) -> None:
+    """Copy by the cursor whose COMMIT was refused."""
+    cursor = connection.cursor()
+    if _is_first():
+        with suppress(TransactionError):
+            cursor.execute("COMMIT")
+    with cursor.copy("COPY written (label) FROM STDIN") as copy:
+        copy.write_row([f"copied {label}"])
+    _fail(connection, label)
+
+
 def _lock(connection: Connection, _label: str) -> None:
     connection.execute("UPDATE rows SET number = number + 1")
 
@@ -211,11 +233,13 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "fail": _fail,
     "break": _break,
     "deadlock": _deadlock,
+    "cursor": _leave_cursor,
     "savepoints": _savepoints,
     "rollback": _rollback,
     "copy": _copy,
     "set": lambda connection, label: connection.execute(SETTINGS[label].encode()),
     "twice": lambda connection, _label: connection.execute(_TWICE),
+    "refused": _retry_refused,
     "steal": _steal,
     "cancel": _cancel,
     "lock": _lock,
@@ -250,13 +274,44 @@ def act(what: str) -> None:
         block.__enter__().execute(WRITE, [what])
         return
     with psycopg_transaction() as connection:
-        _write(connection, what)
+        if action != "refused":
+            _write(connection, what)
         ACTIONS[action](connection, label)
     if action == "after":
         raise ValueError(label)
 
 
 ACTIONS["after"] = ACTIONS["write"]
+
+
+def _swallow(session: Session) -> None:
+    with suppress(sqlalchemy.exc.DBAPIError):
+        session.execute(sqlalchemy.text("SELECT 1 / 0"))
+
+
+def _listen(session: Session) -> None:
+    def fail(*_event: Any) -> None:
+        raise KeyError
+
+    sqlalchemy.event.listen(session.connection(), "before_cursor_execute", fail)
+
+
+def _raise_after_commit(session: Session) -> None:
+    def fail(_session: Session) -> None:
+        raise KeyError
+
+    sqlalchemy.event.listen(session, "after_commit", fail)
+
+
+# What a job may leave in SQLAlchemy's connection.
+LEFT: dict[str, Callable[[Session], Any]] = {
+    "error": _swallow,
+    "listener": _listen,
+    "options": lambda session: session.connection().execution_options(stream_results=True),
+    "commit": lambda session: session.connection().commit(),
+    "detached": lambda session: session.connection().detach(),
+    "after commit": _raise_after_commit,
+}
 
 
 @job(**_OPTIONS)
@@ -281,6 +336,9 @@ def act_by_session(what: str) -> None:
                 nested.rollback()
         elif action == "pass":
             raise ValueError(label)
+        elif action == "leave":
+            if _is_first():
+                LEFT[label](session)
         else:
             ACTIONS[action](connection, label)
 

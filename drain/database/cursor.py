@@ -49,6 +49,8 @@ class _Beginning(Base):
         binary: bool | None = None,
     ) -> PQGen[None]:
         connection: Any = self._conn
+        if getattr(connection, "savepoint", None) is not None:
+            connection.check_statement(query)
         if connection._pipeline is None:
             self._before = getattr(connection, "pending", ())
             if (
@@ -57,8 +59,6 @@ class _Beginning(Base):
                 and not connection.autocommit
             ):
                 self._before = (connection._get_tx_start_command(),)
-        if getattr(connection, "savepoint", None) is not None:
-            connection.check_statement(query)
         try:
             yield from super()._execute_gen(query, params, prepare=prepare, binary=binary)
         finally:

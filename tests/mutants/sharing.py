@@ -38,9 +38,9 @@ MUTANTS = (
     Mutant(
         "count a deadlock with the batch as a failure",
         _SHARING,
-        "if self._transaction.lent_to is not None or _is_conflict(outcome):",
-        "if self._transaction.lent_to is not None:",
-        (f"{_TESTS}a_deadlock_is_no_failed_attempt",),
+        "(undone or _is_from_database(cause))",
+        "undone",
+        (f"{_TESTS}an_error_of_the_database_may_be_the_fault_of_other_jobs",),
     ),
     Mutant(
         "charge jobs that wait for the commit with the death of their process",
@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         "forget the jobs of a batch that was rolled back",
         _SHARING,
-        "                again.append(job)\n",
-        "                self._inbox.add_outcome(job, outcome, seconds, is_counted=True)\n",
+        "                again.append(job)\n                continue\n",
+        "                continue\n",
         (f"{_TESTS}a_deferred_constraint_fails_only_its_job",),
     ),
     Mutant(
@@ -76,6 +76,20 @@ MUTANTS = (
         "if isinstance(text, str) and _ENDS_TRANSACTION.match(text):",
         "if not isinstance(text, str):",
         (f"{_TESTS}what_would_end_the_transaction_is_refused_before_it_is_sent",),
+    ),
+    Mutant(
+        "undo what SQLAlchemy believes uncommitted",
+        "workers/context/connection.py",
+        "elif not self.pending and self.savepoint != _KEPT:",
+        "elif not self.pending:",
+        (f"{_TESTS}sqlalchemys_connection_is_as_new_for_each_job",),
+    ),
+    Mutant(
+        "leave SQLAlchemy's connection to the next job, however it is",
+        _SHARING,
+        "            or self._transaction.is_spent\n",
+        "",
+        (f"{_TESTS}sqlalchemys_connection_is_as_new_for_each_job",),
     ),
     Mutant(
         "wait forever for a lock of the own batch",

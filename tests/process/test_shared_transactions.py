@@ -135,7 +135,8 @@ def test_commit_in_a_session_is_refused(yard: Yard) -> None:
 def test_a_failed_job_undoes_only_its_own_writes(yard: Yard, act: Any, action: str) -> None:
     ids = run(yard, act, f"{action}:once")
     assert_plain_ones_are_exact(yard, ids)
-    assert runs(yard, f"{action}:once") == [True, False]
+    # After an error of the database, the first attempt runs again alone.
+    assert runs(yard, f"{action}:once") == [True, False] + [False] * (action == "break")
     assert ran_again(yard) == {f"{action}:once"}
     assert written(yard)[f"{action}:once"] == 1
     assert yard.row(ids[f"{action}:once"])["attempts"] == 2
@@ -165,6 +166,24 @@ def test_a_session_rolls_back_what_its_job_has_written(yard: Yard) -> None:
     assert (found["undo:x"], found["after x"], found["nested:x"], found["inner x"]) == (0, 1, 1, 0)
     assert found["pass:x"] == 0
     assert yard.place(ids["pass:x"]) == "dead_jobs"
+
+
+@pytest.mark.parametrize("left", jobs.LEFT)
+def test_sqlalchemys_connection_is_as_new_for_each_job(yard: Yard, left: str) -> None:
+    ids = run(yard, jobs.act_by_session, f"leave:{left}")
+    assert_plain_ones_are_exact(yard, ids)
+    assert ran_again(yard) <= {f"leave:{left}"}
+    assert yard.place(ids[f"leave:{left}"]) == "finished_jobs"
+    assert written(yard)[f"leave:{left}"] == 1
+
+
+def test_a_cursor_whose_commit_was_refused_writes_within_the_savepoint(yard: Yard) -> None:
+    """As the first statement of a batch, it would otherwise commit on its own."""
+    first = yard.pushed(jobs.act, "write:once")
+    refused = yard.pushed(jobs.act, *(f"refused:{number}" for number in range(3)))
+    with yard.working("--processes", "1", DRAIN_JOBS=jobs.MODULE, SHARE_FOR_SECONDS="3"):
+        wait_until(lambda: have_ended(yard, [*first, *refused]), PATIENCE_SECONDS)
+    assert written(yard) == {"write:once": 1, **{f"copied {number}": 1 for number in range(3)}}
 
 
 def test_settings_of_a_job_end_with_it(yard: Yard) -> None:
@@ -213,11 +232,15 @@ def test_a_deferred_constraint_fails_only_its_job(yard: Yard) -> None:
     assert query(yard.database_url, "SELECT count(*) FROM kept") == [(0,)]
 
 
-def test_a_deadlock_is_no_failed_attempt(yard: Yard) -> None:
-    ids = run(yard, jobs.act, "deadlock:x")
+@pytest.mark.parametrize("action", ["deadlock:x", "deadlock:wrapped", "cursor:1+cursor:2"])
+def test_an_error_of_the_database_may_be_the_fault_of_other_jobs(yard: Yard, action: str) -> None:
+    """So it is no failed attempt, and costs the others nothing."""
+    ids = run(yard, jobs.act, action)
+    last = action.rsplit("+", maxsplit=1)[-1]
     assert_plain_ones_are_exact(yard, ids)
-    assert runs(yard, "deadlock:x") == [True, False]
-    row = yard.row(ids["deadlock:x"])
+    assert runs(yard, last) == [True, False]
+    assert ran_again(yard) == {last}
+    row = yard.row(ids[last])
     assert (row["place"], row["attempts"], row["last_error"]) == ("finished_jobs", 1, None)
 
 

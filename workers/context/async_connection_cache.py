@@ -89,7 +89,7 @@ def _itself(connection: JobAsyncConnection) -> JobAsyncConnection:
 def _driver_of_kept(connection: AsyncConnection) -> JobAsyncConnection | None:
     """Return None if closed, or changed for the next job."""
     below = connection.sync_connection
-    return driver_of(below) if below is not None and not below.invalidated and is_as_made(below) else None
+    return driver_of(below) if below is not None and is_as_made(below) else None
 
 
 def _is_fit(connection: AsyncConnection) -> bool:

@@ -18,6 +18,8 @@ from drain.workers.context.guarded import GuardedConnection
 from drain.workers.errors import INTERRUPTIONS, TransactionError
 
 _CANCEL_SECONDS = 5.0
+# Instead of the savepoint of a job that is to finish: nothing undoes its writes alone.
+_KEPT = ""
 _ENDS_TRANSACTION = re.compile(
     r"\s*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|CLOSE\s+ALL|"
     r"ROLLBACK(?!(\s+(WORK|TRANSACTION))?\s+TO))\b",
@@ -51,7 +53,8 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         attempt = self._begin_finish(TransactionCursor)
         if self.savepoint is not None:
             self._require_transaction()
-            attempt.finished = True
+            # From here on SQLAlchemy, its listeners and interruptions may still raise.
+            self.savepoint, attempt.finished = _KEPT, True
             return
         claim, step = attempt.claim, self.step
         try:
@@ -80,7 +83,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
             super().rollback()
         elif self._savepoints:
             raise psycopg.ProgrammingError("rollback() cannot be used within transaction()")
-        elif not self.pending:
+        elif not self.pending and self.savepoint != _KEPT:
             with self.lock:
                 self.wait(self._exec_command(f"ROLLBACK TO {self.savepoint}".encode()))
 

@@ -103,8 +103,14 @@ def _is_fit_for_sessions(connection: sqlalchemy.Connection) -> bool:
 
 
 def is_as_made(connection: sqlalchemy.Connection) -> bool:
-    """Return True if unchanged; else the next job would have its options and listeners."""
-    return not (connection.closed or connection.get_execution_options() or connection._has_events)
+    """Return True if unchanged; else the next job would have its options, listeners and failed transaction."""
+    return not (
+        connection.closed
+        or connection.invalidated
+        or connection.get_execution_options()
+        or connection._has_events
+        or connection.get_transaction()
+    )
 
 
 def discard(connection: sqlalchemy.Connection) -> None:

@@ -70,6 +70,12 @@ class SharedTransaction:
             self._open()
         return self._connection is not None and not self._connection.closed
 
+    @property
+    def is_spent(self) -> bool:
+        """True if a job has changed SQLAlchemy's connection for the next ones."""
+        used = self._for_sessions
+        return used is not None and not (is_as_made(used) and driver_of(used) is self._connection)
+
     @contextmanager
     def lend(self, attempt: Attempt) -> Iterator[JobConnection]:
         """Yield the connection; if the block raises, undo its writes."""
@@ -157,9 +163,7 @@ class SharedTransaction:
         return connect(self._database_url, idle_in_transaction_session_timeout=_IDLE)
 
     def _is_fit(self) -> bool:
-        if self._connection is None or not self._connection.is_fit():
-            return False
-        return self._for_sessions is None or is_as_made(self._for_sessions)
+        return self._connection is not None and self._connection.is_fit() and not self.is_spent
 
     def _before(self, connection: JobConnection, savepoint: str) -> tuple[bytes, ...]:
         """Return what a job's first statement takes along."""

@@ -10,6 +10,7 @@ from drain.wire import PoppedId, is_thin, notifies_end
 from drain.workers.context.current import Attempt
 from drain.workers.execution.outcome import Outcome
 from drain.workers.lease.interruption import Watcher
+from drain.workers.lease.lease import NEVER
 
 # Until RQ's tools show the job's name.
 SHOWN_AFTER_SECONDS = 1.0
@@ -55,7 +56,8 @@ class ClaimedJob(Attempt):
         """Forget the run in a shared transaction that was rolled back."""
         self.reset()
         self.may_share = self.lease.ending = False
-        self.waits_since = monotonic()
+        # Given back, it would share again.
+        self.waits_since = NEVER
 
     @property
     def has_hash(self) -> bool:

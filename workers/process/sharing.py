@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from time import monotonic
 
+import psycopg
+
 from drain.failpoints import FailurePoint, failpoint
-from drain.jobs.executors import sqlstate
 from drain.jobs.options import SHARED
 from drain.workers.context.shared import SharedTransaction
 from drain.workers.errors import INTERRUPTIONS
@@ -18,8 +19,8 @@ _MOST = 50
 _LONGEST_SECONDS = 0.02
 # Average run time from which a job holds up the others.
 _LONG_SECONDS = 0.01
-# Serialization failure, deadlock.
-_CONFLICTS = {"40001", "40P01"}
+# Of chained exceptions.
+_DEEPEST = 10
 # Of the latest run in the average.
 _WEIGHT = 0.2
 
@@ -64,13 +65,13 @@ class Sharing:
             self._inbox.journal.commit(job.slot)
             self._ran.append((job, outcome, seconds))
             self._inbox.count_run(seconds)
-            if self._transaction.lent_to is not None or _is_conflict(outcome):
+            if self._transaction.lent_to is not None:
                 self._transaction.close()
         if self._ran and (self._is_full() or not self.admits(self._inbox.first_waiting)):
             self.commit()
 
     def commit(self) -> None:
-        """Commit, if jobs have taken part; if that fails, they run again, alone."""
+        """Commit, if jobs have taken part; those whose run may be the others' fault run again, alone."""
         ran, self._ran = self._ran, []
         if not ran:
             return
@@ -81,39 +82,48 @@ class Sharing:
                 if (result := job.result or job.late_result) is not None:
                     results[job.claim.id] = result
         is_committed = self._transaction.commit(results, min(job.claim.timeout_seconds for job, _, _ in ran))
-        if is_committed is False:
-            self._run_again(ran)
-            return
-        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+        if is_committed is not False:
+            failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+        again = []
         for job, outcome, seconds in ran:
+            if _runs_again(job, outcome, undone=is_committed is False):
+                again.append(job)
+                continue
             if isinstance(outcome, AlreadyFinished):
                 # The result is kept.
                 rest = FINISHED if isinstance(outcome.rest, Finished) else outcome.rest
                 outcome = replace(outcome, rest=rest, is_durable=is_committed is True)  # noqa: PLW2901
             self._inbox.add_outcome(job, outcome, seconds, is_counted=True)
+        self._inbox.return_first(again)
 
     def close(self) -> None:
         """Close the connection."""
         self._transaction.close()
 
     def _is_full(self) -> bool:
-        return len(self._ran) >= _MOST or monotonic() >= self._began_at + _LONGEST_SECONDS
+        return (
+            len(self._ran) >= _MOST
+            or monotonic() >= self._began_at + _LONGEST_SECONDS
+            or self._transaction.is_spent
+        )
 
     def _observe(self, name: str, seconds: float) -> None:
         average = self._averages.get(name, seconds)
         self._averages[name] = average + _WEIGHT * (seconds - average)
 
-    def _run_again(self, ran: list[tuple[ClaimedJob, Outcome, float]]) -> None:
-        again = []
-        for job, outcome, seconds in ran:
-            if isinstance(getattr(outcome, "cause", None), INTERRUPTIONS) and not job.finished:
-                self._inbox.add_outcome(job, outcome, seconds, is_counted=True)
-            else:
-                again.append(job)
-        self._inbox.return_first(again)
 
-
-def _is_conflict(outcome: Outcome) -> bool:
-    """Return True if the job might not have failed without the locks of the others."""
+def _runs_again(job: ClaimedJob, outcome: Outcome, *, undone: bool) -> bool:
+    """Return True if the job runs again, alone, in the same attempt."""
+    if job.finished:
+        return undone
     cause = getattr(outcome, "cause", None)
-    return isinstance(cause, Exception) and sqlstate(cause) in _CONFLICTS
+    return not isinstance(cause, INTERRUPTIONS) and (undone or _is_from_database(cause))
+
+
+def _is_from_database(error: BaseException | None) -> bool:
+    """Return True if the job might not have failed without the locks, cursors and tables of the others."""
+    for _ in range(_DEEPEST):
+        if error is None or isinstance(error, psycopg.Error):
+            break
+        error = error.__cause__ or error.__context__
+    return isinstance(error, psycopg.Error)
