@@ -28,6 +28,7 @@ from drain.enqueuer.thin_queues import ThinQueues
 from drain.tables import running
 from drain.wire import Producer, is_thin, notifies_end
 from drain.workers.lease.database import Database
+from drain.workers.process import finisher
 from drain.workers.stores import POSTGRES
 from tests import jobs_in_batches as jobs
 from tests.admitting import QUEUE, admitting, finish, stage as stage_rows
@@ -105,6 +106,9 @@ def test_the_next_job_begins_though_the_leader_never_polls(
                 assert monotonic() < deadline, f"job {job_id} did not begin"
                 asleep.sleep(monotonic() + 0.05)
             assert ids_in(yard.database_url, "inflight_jobs") == [job_id]
+            # Ends of short jobs are left to polls.
+            long_at = monotonic() + finisher.LONG_SECONDS
+            wait_until(lambda: monotonic() > long_at)  # noqa: B023
             Path(path).touch()
         yard.wait_for("finished_jobs", ids)
 
@@ -121,8 +125,11 @@ def test_only_ends_that_jobs_may_wait_for_are_notified(yard: Yard) -> None:
             ids = yard.stage(jobs.note, "a", "b", queue=queue)
             enqueuer.drain()
             yard.wait_for("finished_jobs", ids)
-        # Failed attempts free a place too.
-        (failed,) = yard.stage(jobs.fail, "c", queue="limited")
+        # A short one, and a failed attempt, which frees a place too.
+        (short,) = yard.stage(jobs.note, "c", queue="limited")
+        wait_until(lambda: enqueuer.drain() or yard.place(short) == "finished_jobs")
+        assert list(connection.notifies(timeout=0)) == []
+        (failed,) = yard.stage(jobs.sleep_too_long, "d", queue="limited")
         wait_until(lambda: enqueuer.drain() or yard.place(failed) == "dead_jobs")
         assert next_payload(connection) == "limited"
 

@@ -154,7 +154,7 @@ def test_an_outcome_is_recorded_at_once_if_jobs_may_wait_for_its_place(stores: S
     with finishing(stores) as inbox:
         limited, *_ = claimed(inbox, 1, 2, 3)
         limited.rq_id = "shop-1-005"
-        inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.05)
+        inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.5)
         wait_until(lambda: stores.finished == [[1]])
         for job in (inbox.waiting.popleft(), inbox.waiting.popleft()):
             inbox.add_outcome(cast(ClaimedJob, job), FINISHED, 0.05)
@@ -169,7 +169,7 @@ def test_a_failed_notification_keeps_no_other_queue_waiting(stores: Stores) -> N
             (limited,) = claimed(inbox, number)
             limited.rq_id = f"shop-{number}-005"
             limited.claim = limited.claim._replace(queue=f"q{number}")
-            end_next(inbox)
+            inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.5)
             wait_until(lambda: not inbox.claimed)
     assert stores.notified == 1
 
