@@ -97,7 +97,7 @@ class Database:
                 return statement(connection)
 
     def send_hint(self, statement: Callable[[Connection], object]) -> bool:
-        """Send the leader a hint, if connected; return whether it was sent. A failure is no outage."""
+        """Send the leader a hint, if connected; return whether it was sent. Failures count as no outage."""
         connection = self.connection
         if connection is None or connection.closed:
             return False
