@@ -85,9 +85,10 @@ class Sleeper:
     def _wait_briefly(self, until: float) -> None:
         enqueuer, until = self._enqueuer, min(until, monotonic() + _BRIEF_SECONDS)
         # Other notifications, perhaps forged, are not worth a batch.
-        while not self._is_notified_within(max(0.0, min(until, enqueuer.next_look_at) - monotonic())):
-            if monotonic() >= min(until, enqueuer.next_look_at):
-                break
+        while not self._stop.is_set():
+            seconds = min(until, enqueuer.next_look_at) - monotonic()
+            if seconds <= 0 or self._is_notified_within(seconds):
+                return
 
     def _is_notified_within(self, seconds: float) -> bool:
         enqueuer = self._enqueuer
