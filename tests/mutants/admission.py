@@ -526,8 +526,8 @@ MUTANTS = (
     Mutant(
         "end a job whose place others await without a notification",
         "workers/process/finisher.py",
-        "for job in jobs if job.notifies_end}",
-        "for job in jobs if not job.notifies_end}",
+        "and job.notifies_end}",
+        "and not job.notifies_end}",
         (
             f"{_ENDED}::test_the_next_job_begins_though_the_leader_never_polls",
             f"{_ENDED}::test_only_ends_that_jobs_may_wait_for_are_notified",
