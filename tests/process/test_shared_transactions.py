@@ -18,7 +18,7 @@ PLAIN = 12
 
 
 @pytest.fixture
-def yard(yard: Yard) -> Yard:
+def yard(processes: None, yard: Yard) -> Yard:
     for statement in jobs.TABLES.split(";"):
         query(yard.database_url, statement)
     return yard

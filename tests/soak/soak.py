@@ -157,6 +157,7 @@ class _Run:
     def _forget(self, connection: Connection) -> None:
         """What holds is forgotten, so that a run of any length takes the same memory and disk."""
         tables.forget(connection)
+        tables.reclaim(connection)
         tables.hold(connection)
         self._chaos.spans.clear()
         for journal in journals(self._directory):

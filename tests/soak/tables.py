@@ -117,6 +117,12 @@ def forget(connection: Connection) -> None:
         connection.execute(_FORGET)
 
 
+def reclaim(connection: Connection) -> None:
+    """Free the space of deleted rows, and write down where it is: each crash forgets that, and pages would pile up."""
+    connection.execute("VACUUM")
+    connection.execute("CHECKPOINT")
+
+
 def calm(connection: Connection) -> None:
     """End all pauses, and take off the rules of the operator, so that everything can come to its end."""
     with connection.transaction():
