@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import drain
 from drain.workers import job
 from tests import jobs_that_share as jobs
-from tests.helpers import PATIENCE_SECONDS, connected, query, wait_until
+from tests.helpers import connected, query, wait_until
 from tests.worker_processes import Yard
 
 BOTH = pytest.mark.parametrize("act", [jobs.act, jobs.act_by_session], ids=["psycopg", "sqlalchemy"])
@@ -42,20 +43,31 @@ def run(
     ids = yard.pushed(act, *labels)
     told = {"DRAIN_JOBS": jobs.MODULE, "SHARE_FOR_SECONDS": "3"} | env
     with yard.working("--processes", "1", "--prefetch", "300", **told) as worker:
-        wait_until(lambda: have_ended(yard, [first, *ids]), PATIENCE_SECONDS)
+        wait_for_the_end(yard, [first, *ids])
         if interrupted is not None:
             interrupted += worker.events("job_interrupted")
     return dict(zip(labels, ids, strict=True))
 
 
-def have_ended(yard: Yard, ids: Sequence[int]) -> bool:
-    yard.redeliver()
-    ((left,),) = query(
-        yard.database_url,
-        "SELECT count(*) FROM inflight_jobs WHERE id = ANY (%s) AND claimed_by IS DISTINCT FROM 'thief'",
-        list(ids),
-    )
-    return bool(left == 0)
+def wait_for_the_end(yard: Yard, ids: Sequence[int]) -> None:
+    """Redeliver once no job has ended for a second: a job that waits in the worker would be claimed too late."""
+    since, before = monotonic(), -1
+
+    def have_ended() -> bool:
+        nonlocal since, before
+        ((left,),) = query(
+            yard.database_url,
+            "SELECT count(*) FROM inflight_jobs WHERE id = ANY (%s) AND claimed_by IS DISTINCT FROM 'thief'",
+            list(ids),
+        )
+        if left != before:
+            since, before = monotonic(), left
+        elif monotonic() > since + 1:
+            yard.redeliver()
+            since = monotonic()
+        return bool(left == 0)
+
+    wait_until(have_ended)
 
 
 def written(yard: Yard) -> Counter[str]:
@@ -182,7 +194,7 @@ def test_a_cursor_whose_commit_was_refused_writes_within_the_savepoint(yard: Yar
     first = yard.pushed(jobs.act, "write:once")
     refused = yard.pushed(jobs.act, *(f"refused:{number}" for number in range(3)))
     with yard.working("--processes", "1", DRAIN_JOBS=jobs.MODULE, SHARE_FOR_SECONDS="3"):
-        wait_until(lambda: have_ended(yard, [*first, *refused]), PATIENCE_SECONDS)
+        wait_for_the_end(yard, [*first, *refused])
     assert written(yard) == {"write:once": 1, **{f"copied {number}": 1 for number in range(3)}}
 
 
