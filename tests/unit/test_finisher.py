@@ -162,6 +162,15 @@ def test_an_outcome_is_recorded_at_once_if_jobs_may_wait_for_its_place(stores: S
     assert stores.notified == 1
 
 
+def test_the_end_of_a_short_job_is_left_to_polls(stores: Stores) -> None:
+    with finishing(stores) as inbox:
+        (short,) = claimed(inbox, 1)
+        short.rq_id = "shop-1-005"
+        inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.009)
+        wait_until(lambda: not inbox.claimed)
+    assert stores.notified == 0
+
+
 def test_a_failed_notification_keeps_no_other_queue_waiting(stores: Stores) -> None:
     stores.may_notify = False
     with finishing(stores) as inbox:

@@ -22,7 +22,7 @@ from drain.workers.lease.database import Database
 from drain.workers.measures.worker_metrics import Meter
 from drain.workers.process.cleanup import UnclearedDeliveries
 from drain.workers.process.end_hooks import EndHooks
-from drain.workers.process.inbox import Inbox
+from drain.workers.process.inbox import SLOW_SECONDS, Inbox
 from drain.workers.process.jobs import ClaimedJob
 from drain.workers.process.outcome_batch import OutcomeBatch
 from drain.workers.process.stale_deliveries import OvertakenDeliveries
@@ -32,9 +32,6 @@ log = logging.getLogger(__name__)
 # Busy: outcomes are batched for up to 50 ms. After a kill the journal has them; if the machine dies, the jobs run
 # again. Measured with 1 ms jobs: a batch of 8 costs this thread 0.8 ms, one of 66, 0.9.
 _BATCHING_SECONDS = 0.05
-# Of shorter jobs, the leader finds the end by polling: every 2 ms, or after 2% of the run time. Measured: notifications
-# of 10 ms jobs would cost a fifth of the rate of a queue with `running=16`.
-LONG_SECONDS = 0.1
 # Between notifications of a queue: after an end, the leader looks every few milliseconds.
 _NOTIFY_SECONDS = 0.005
 # After a failed notification of any queue: it may have waited for a lock, and so would the next.
@@ -53,7 +50,7 @@ class _EndNotices:
     def send(self, database: Database, jobs: Sequence[ClaimedJob]) -> None:
         """Notify of jobs with recorded outcomes, at most once per queue in some milliseconds."""
         now = monotonic()
-        queues = {job.claim.queue for job in jobs if job.took >= LONG_SECONDS and job.notifies_end}
+        queues = {job.claim.queue for job in jobs if job.took >= SLOW_SECONDS and job.notifies_end}
         queues = {queue for queue in queues if now >= self._send_from.get(queue, self._send_any_from)}
         if not queues:
             return
