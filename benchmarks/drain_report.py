@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Ratios that are goals.
 THIN = "drained without hashes, of the slower of moving and pushing"
 WHOLE = "drained with hashes, of the slower of moving and pushing"
-TIMES = "drained with hashes, beside `Queue.enqueue_many`"
+TIMES = "drained with hashes, compared with `Queue.enqueue_many`"
 GOALS = ((THIN, 0.75, " of it"), (WHOLE, 0.75, " of it"), (TIMES, 10, " times"))
 
 

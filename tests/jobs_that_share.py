@@ -60,13 +60,15 @@ _abandoned: list[Any] = []
 
 
 @cache
-def beside() -> Connection:
+def own_connection() -> Connection:
     """Another connection, which commits each statement."""
     return psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True)
 
 
 def note(label: str) -> None:
-    beside().execute("INSERT INTO runs VALUES (%s, %s)", [label, current_attempt().shared is not None])
+    own_connection().execute(
+        "INSERT INTO runs VALUES (%s, %s)", [label, current_attempt().shared is not None]
+    )
 
 
 def _is_first() -> bool:
@@ -189,7 +191,7 @@ def _copy(connection: Connection, label: str) -> None:
 
 
 def _steal(_connection: Connection, label: str) -> None:
-    beside().execute(
+    own_connection().execute(
         "UPDATE inflight_jobs SET claimed_by = 'thief', fencing_token = fencing_token + 1 "
         "WHERE job_args ->> 0 = %s AND claimed_by <> 'thief'",
         [label],
@@ -197,9 +199,11 @@ def _steal(_connection: Connection, label: str) -> None:
 
 
 def _cancel(_connection: Connection, label: str) -> None:
-    rows = beside().execute("SELECT id FROM inflight_jobs WHERE job_args ->> 0 = %s", [label]).fetchall()
+    rows = (
+        own_connection().execute("SELECT id FROM inflight_jobs WHERE job_args ->> 0 = %s", [label]).fetchall()
+    )
     for (job_id,) in rows:
-        drain.cancel(beside(), job_id)
+        drain.cancel(own_connection(), job_id)
 
 
 def _retry_refused(connection: Connection, label: str) -> None:
@@ -218,7 +222,7 @@ def _lock(connection: Connection, _label: str) -> None:
 
 
 def _wait(_connection: Connection, _label: str) -> None:
-    beside().execute("UPDATE rows SET number = number + 10")
+    own_connection().execute("UPDATE rows SET number = number + 10")
 
 
 def _hang(connection: Connection, _label: str) -> None:
@@ -362,7 +366,7 @@ def _kill_once(point: FailurePoint, path: Path) -> None:
 
 
 def has_shared() -> bool:
-    row = beside().execute("SELECT count(*) FROM runs WHERE shared").fetchone()
+    row = own_connection().execute("SELECT count(*) FROM runs WHERE shared").fetchone()
     return row is not None and row[0] > 5
 
 

@@ -22,7 +22,7 @@ _CORES = os.cpu_count() or 1
 # Whoever takes so many times as long as was thought is stopped there.
 _PATIENCE = 4
 _FINISH_SECONDS = 10
-# The next transaction id counts what has written.
+# The next transaction id counts transactions and savepoints that have written.
 _WRITTEN = """
 SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint

@@ -41,8 +41,8 @@ def run(
     # The first of a name runs alone.
     (first,) = yard.pushed(act, "write:once")
     ids = yard.pushed(act, *labels)
-    told = {"DRAIN_JOBS": jobs.MODULE, "SHARE_FOR_SECONDS": "3"} | env
-    with yard.working("--processes", "1", "--prefetch", "300", **told) as worker:
+    variables = {"DRAIN_JOBS": jobs.MODULE, "SHARE_FOR_SECONDS": "3"} | env
+    with yard.working("--processes", "1", "--prefetch", "300", **variables) as worker:
         wait_for_the_end(yard, [first, *ids])
         if interrupted is not None:
             interrupted += worker.events("job_interrupted")
@@ -94,7 +94,7 @@ def sizes(yard: Yard) -> list[int]:
 
 
 def assert_plain_ones_are_exact(yard: Yard, ids: dict[str, int], *, charged: int = 0) -> None:
-    """Each plain job has left one row, and at most so many have failed attempts."""
+    """Each plain job has left one row, and no more than `charged` have failed attempts."""
     plain = {label: job_id for label, job_id in ids.items() if label.startswith("write:")}
     found = written(yard)
     assert {label: found[label] for label in plain} == dict.fromkeys(plain, 1)
@@ -246,7 +246,7 @@ def test_a_deferred_constraint_fails_only_its_job(yard: Yard) -> None:
 
 @pytest.mark.parametrize("action", ["deadlock:x", "deadlock:wrapped", "cursor:1+cursor:2"])
 def test_an_error_of_the_database_may_be_the_fault_of_other_jobs(yard: Yard, action: str) -> None:
-    """So it is no failed attempt, and costs the others nothing."""
+    """Such a run is not a failed attempt, and the other jobs keep their runs."""
     ids = run(yard, jobs.act, action)
     last = action.rsplit("+", maxsplit=1)[-1]
     assert_plain_ones_are_exact(yard, ids)

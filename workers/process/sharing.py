@@ -17,7 +17,7 @@ from drain.workers.process.jobs import ClaimedJob, Item
 
 _MOST = 50
 _LONGEST_SECONDS = 0.02
-# Average run time from which a job holds up the others.
+# Jobs with a longer average run time hold up the others.
 _LONG_SECONDS = 0.01
 # Of chained exceptions.
 _DEEPEST = 10
