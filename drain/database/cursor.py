@@ -17,7 +17,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 # These may move in later versions.
 with suppress(ImportError):
     from psycopg._preparing import Prepare
-    from psycopg.generators import execute
+    from psycopg.generators import fetch_many, send
 
 if TYPE_CHECKING:
     from psycopg._cursor_base import BaseCursor
@@ -130,8 +130,9 @@ class _Beginning(Base):
     def _answers(self) -> PQGen[list[list[PGresult]]]:
         answers: list[list[PGresult]] = []
         try:
+            yield from send(self._pgconn)
             while True:
-                results = yield from execute(self._pgconn)
+                results = yield from fetch_many(self._pgconn)
                 if not results:
                     raise psycopg.OperationalError("the connection is lost")
                 if results[0].status == ExecStatus.PIPELINE_SYNC:

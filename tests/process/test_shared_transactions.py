@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -205,6 +206,22 @@ def test_settings_of_a_job_end_with_it(yard: Yard) -> None:
     assert {setting for (setting,) in query(yard.database_url, "SELECT setting FROM written")} == {
         "onpostgres"
     }
+
+
+def test_the_default_role_of_a_session_returns_after_each_job(yard: Yard) -> None:
+    role = f"default_{uuid4().hex}"
+    query(yard.database_url, f"CREATE ROLE {role} SUPERUSER")
+    ((database,),) = query(yard.database_url, "SELECT current_database()")
+    try:
+        query(yard.database_url, f"ALTER DATABASE {database} SET role = '{role}'")
+        ids = run(yard, jobs.act, "set:role", "set:local")
+        assert_plain_ones_are_exact(yard, ids)
+        assert query(yard.database_url, "SELECT DISTINCT setting FROM written") == [(f"on{role}",)]
+    finally:
+        query(yard.database_url, f"ALTER DATABASE {database} RESET role")
+        query(yard.database_url, f"REASSIGN OWNED BY {role} TO CURRENT_USER")
+        query(yard.database_url, f"DROP OWNED BY {role}")
+        query(yard.database_url, f"DROP ROLE {role}")
 
 
 def test_results_and_staged_jobs_commit_with_the_batch(yard: Yard) -> None:

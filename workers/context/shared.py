@@ -35,8 +35,10 @@ _IDLE = "2s"
 _GUARD = """\
 DECLARE {name} CURSOR WITH HOLD FOR SELECT ('a job with commit="shared" cannot commit; its backend is '::pg_catalog.text
     OPERATOR(pg_catalog.||) pg_catalog.pg_backend_pid()::pg_catalog.text)::pg_catalog.int4"""
-# What the previous job may have SET.
-_RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ROLE", b"RESET ALL")
+# What the previous job may have SET; the first one also ends SET ROLE.
+_RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ALL")
+_DEFAULT_ROLE = b"RESET ROLE"
+_OPENED = "SELECT current_setting('transaction_isolation'), current_setting('role')"
 _NOTICE_DEAD_CLIENT = b"SET client_connection_check_interval = '5s'"
 # As in the finisher's sessions: independent of statistics.
 _BY_ID = (b"SET LOCAL enable_seqscan = off", b"SET LOCAL enable_bitmapscan = off")
@@ -57,6 +59,9 @@ class SharedTransaction:
         self._is_possible = IS_TRIED
         self._connection: JobConnection | None = None
         self._for_sessions: sqlalchemy.Connection | None = None
+        self._resets: tuple[bytes, ...] = ()
+        # Since the present one began.
+        self._lent_session = False
         # Of the present transaction: its guard, and the latest savepoint.
         self._guard = self._savepoint = ""
 
@@ -73,8 +78,7 @@ class SharedTransaction:
     @property
     def is_spent(self) -> bool:
         """True if a job has changed SQLAlchemy's connection for the next ones."""
-        used = self._for_sessions
-        return used is not None and not (is_as_made(used) and driver_of(used) is self._connection)
+        return self._lent_session and not self._is_as_made()
 
     @contextmanager
     def lend(self, attempt: Attempt) -> Iterator[JobConnection]:
@@ -84,7 +88,7 @@ class SharedTransaction:
         self.members.append(attempt)
         self.lent_to = attempt
         savepoint = f"drain_{os.urandom(8).hex()}"
-        connection.pending, connection.savepoint = self._before(connection, savepoint), savepoint
+        connection.pending, connection.savepoint = self._before(savepoint), savepoint
         try:
             yield connection
         except BaseException:
@@ -108,6 +112,7 @@ class SharedTransaction:
         from drain.workers.context.session import shared_session_on
 
         assert self._for_sessions is not None  # noqa: S101  (`admits`)
+        self._lent_session = True
         with self.lend(attempt), shared_session_on(self._for_sessions) as session:
             yield session
 
@@ -153,8 +158,11 @@ class SharedTransaction:
             self._connection = driver_of(self._for_sessions)
         else:
             self._connection = self._connect()
-        (isolation,) = fetch_one(self._connection, "SHOW transaction_isolation")
+        isolation, role = fetch_one(self._connection, _OPENED)
         self._connection.rollback()
+        default_role = () if role == "none" else (_DEFAULT_ROLE,)
+        notice = (_NOTICE_DEAD_CLIENT,) if self._connection.notices_dead_client else ()
+        self._resets = (*_RESETS, *default_role, *notice)
         if isolation != "read committed" or postgres.is_pooled(self._connection):
             self._is_possible = False
             self.close()
@@ -163,26 +171,30 @@ class SharedTransaction:
         return connect(self._database_url, idle_in_transaction_session_timeout=_IDLE)
 
     def _is_fit(self) -> bool:
-        return self._connection is not None and self._connection.is_fit() and not self.is_spent
+        return self._connection is not None and self._connection.is_fit() and self._is_as_made()
 
-    def _before(self, connection: JobConnection, savepoint: str) -> tuple[bytes, ...]:
+    def _is_as_made(self) -> bool:
+        used = self._for_sessions
+        return used is None or (is_as_made(used) and driver_of(used) is self._connection)
+
+    def _before(self, savepoint: str) -> tuple[bytes, ...]:
         """Return what a job's first statement takes along."""
         begin = f"SAVEPOINT {savepoint}".encode()
         if not self._savepoint:
             self._guard = f"drain_{os.urandom(8).hex()}"
             return b"BEGIN", _GUARD.format(name=self._guard).encode(), begin
-        notice = (_NOTICE_DEAD_CLIENT,) if connection.notices_dead_client else ()
-        return (f"RELEASE {self._savepoint}".encode(), *_RESETS, *notice, begin)
+        return (f"RELEASE {self._savepoint}".encode(), *self._resets, begin)
 
     def _last(self) -> tuple[bytes, ...]:
         """Return what the finishes take along."""
         if not self._savepoint:
             return (b"BEGIN", *_BY_ID)
         release, close = f"RELEASE {self._savepoint}".encode(), f"CLOSE {self._guard}".encode()
-        return (release, *_RESETS, *_BY_ID, close)
+        return (release, *self._resets, *_BY_ID, close)
 
     def _forget(self) -> None:
         self.members, self.lent_to = [], None
+        self._lent_session = False
         self._guard = self._savepoint = ""
         connection = self._connection
         if connection is None or connection.closed:

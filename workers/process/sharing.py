@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from time import monotonic
 
 import psycopg
@@ -92,7 +91,7 @@ class Sharing:
             if isinstance(outcome, AlreadyFinished):
                 # The result is kept.
                 rest = FINISHED if isinstance(outcome.rest, Finished) else outcome.rest
-                outcome = replace(outcome, rest=rest, is_durable=is_committed is True)  # noqa: PLW2901
+                outcome = AlreadyFinished(rest, is_durable=is_committed is True)  # noqa: PLW2901
             self._inbox.add_outcome(job, outcome, seconds, is_counted=True)
         self._inbox.return_first(again)
 
