@@ -98,6 +98,10 @@ class Admission:
         return found
 
     def _follow_hints(self) -> bool:
+        if not (self._rules.rows or self.paused or self._queues.awake):
+            # Saves a lone job's batch one of four exchanges.
+            self._hints.forget()
+            return False
         found = False
         for queue, after in self._hints.find(self._has_rules):
             if (ruled := self._queues.awake.get(queue)) is None:

@@ -30,6 +30,10 @@ class Hints:
         """Let the next look find jobs just staged, otherwise up to a second later."""
         self._is_expected = True
 
+    def forget(self) -> None:
+        """Begin the next hint at the rows staged after it."""
+        self._last_id = None
+
     @property
     def next_at(self) -> float:
         """Time by `monotonic()` of the next hint; infinite for none."""

@@ -15,7 +15,7 @@ from drain.database import locks, postgres
 from drain.enqueuer import cursor, lanes as lane_groups, leader, sleeper
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.sleeper import Sleeper
-from drain.tables import lanes
+from drain.tables import keyed, lanes
 from tests.helpers import ids_in, is_asleep, new_enqueuer, pushed_jobs, query, stage_jobs
 
 # Longer than any of these tests takes.
@@ -320,6 +320,21 @@ def test_a_job_staged_in_an_idle_queue_with_rules_leaves_at_once(
         with suppress(LongWaitError):
             sleep(enqueuer, monotonic() + 0.3)
     assert len(ids) == 1
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_jobs_of_queues_without_rules_cost_no_look_for_those_with(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("hints are for queues with rules")
+
+    monkeypatch.setattr(keyed, "recent_queues", refuse)
+    ids: list[int] = []
+    when_it_waits(monkeypatch, *[lambda: ids.extend(stage_jobs(database_url))] * 2)
+    with new_enqueuer(database_url, redis_url) as enqueuer, suppress(LongWaitError):
+        sleep(enqueuer)
+    assert len(ids) == 2
     assert pushed_jobs(redis_url) == ids
 
 
