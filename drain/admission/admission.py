@@ -125,6 +125,11 @@ class Admission:
         return min(*times, max(self._looks_at, min(looks, default=float("inf"))))
 
     @property
+    def waits_for_room(self) -> bool:
+        """True if rows wait until a list has room."""
+        return self._depths.next_look_at < float("inf")
+
+    @property
     def may_find_more(self) -> bool:
         """True if free rows under rules may still be unknown."""
         return (

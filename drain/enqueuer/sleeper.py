@@ -78,7 +78,11 @@ class Sleeper:
         now = monotonic()
         if (seconds := now - self._counted_from) >= _COUNTED_SECONDS:
             count = self._enqueuer.delivered
-            self._busy = count - self._counted > _MOST_NOTIFIED * seconds
+            # Rows that wait for room in a list may be a backlog that nothing adds to.
+            self._busy = (
+                count - self._counted > _MOST_NOTIFIED * seconds
+                and not self._enqueuer.admission.waits_for_room
+            )
             self._counted_from, self._counted = now, count
         return self._busy
 

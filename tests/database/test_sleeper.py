@@ -105,6 +105,20 @@ def test_transactions_need_not_notify_while_jobs_come_fast(
             one.sleep(monotonic() + LONG_SECONDS)
 
 
+def test_the_leader_sleeps_while_a_list_is_full_however_fast_jobs_have_left(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", 0)
+    monkeypatch.setattr(sleeper, "_COUNTED_SECONDS", 0.0)
+    when_it_waits(monkeypatch)
+    with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
+        one = Sleeper(enqueuer, Event(), poll_seconds=LONG_SECONDS)
+        stage_jobs(database_url, 11)
+        enqueuer.drain()
+        with pytest.raises(LongWaitError):
+            one.sleep(monotonic() + LONG_SECONDS)
+
+
 def locks_are_held(database_url: str) -> bool:
     with psycopg.connect(database_url, autocommit=True) as other:
         return not locks.try_lock(other, locks.ASLEEP)
