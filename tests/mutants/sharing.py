@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "leave a job's settings to the next one",
         _SHARED,
-        'return (f"RELEASE {self._savepoint}".encode(), *_RESETS, *notice, begin)',
-        'return (f"RELEASE {self._savepoint}".encode(), *notice, begin)',
+        'return (f"RELEASE {self.savepoint}".encode(), *self._resets, begin)',
+        'return (f"RELEASE {self.savepoint}".encode(), begin)',
         (f"{_TESTS}settings_of_a_job_end_with_it",),
     ),
     Mutant(

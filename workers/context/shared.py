@@ -44,6 +44,34 @@ _NOTICE_DEAD_CLIENT = b"SET client_connection_check_interval = '5s'"
 _BY_ID = (b"SET LOCAL enable_seqscan = off", b"SET LOCAL enable_bitmapscan = off")
 
 
+class _Travelling:
+    """Commands that take no exchange of their own, of one connection.
+
+    Attributes:
+        savepoint: Latest one of the present transaction; "" before the first.
+    """
+
+    def __init__(self, default_role: str, *, notices_dead_client: bool) -> None:
+        role = () if default_role == "none" else (_DEFAULT_ROLE,)
+        self._resets = (*_RESETS, *role, *((_NOTICE_DEAD_CLIENT,) if notices_dead_client else ()))
+        self._guard = self.savepoint = ""
+
+    def before(self, savepoint: str) -> tuple[bytes, ...]:
+        """Return what a job's first statement takes along."""
+        begin = f"SAVEPOINT {savepoint}".encode()
+        if not self.savepoint:
+            self._guard = f"drain_{os.urandom(8).hex()}"
+            return b"BEGIN", _GUARD.format(name=self._guard).encode(), begin
+        return (f"RELEASE {self.savepoint}".encode(), *self._resets, begin)
+
+    def last(self) -> tuple[bytes, ...]:
+        """Return what the finishes take along."""
+        if not self.savepoint:
+            return (b"BEGIN", *_BY_ID)
+        release, close = f"RELEASE {self.savepoint}".encode(), f"CLOSE {self._guard}".encode()
+        return (release, *self._resets, *_BY_ID, close)
+
+
 class SharedTransaction:
     """Successive transactions of one thread's jobs, on one connection.
 
@@ -59,11 +87,9 @@ class SharedTransaction:
         self._is_possible = IS_TRIED
         self._connection: JobConnection | None = None
         self._for_sessions: sqlalchemy.Connection | None = None
-        self._resets: tuple[bytes, ...] = ()
-        # Since the present one began.
+        self._travelling = _Travelling("none", notices_dead_client=False)
+        # In the present one.
         self._lent_session = False
-        # Of the present transaction: its guard, and the latest savepoint.
-        self._guard = self._savepoint = ""
 
     def admits(self, *, for_session: bool) -> bool:
         """Return False if the job needs its own transaction; connect if necessary."""
@@ -88,7 +114,7 @@ class SharedTransaction:
         self.members.append(attempt)
         self.lent_to = attempt
         savepoint = f"drain_{os.urandom(8).hex()}"
-        connection.pending, connection.savepoint = self._before(savepoint), savepoint
+        connection.pending, connection.savepoint = self._travelling.before(savepoint), savepoint
         try:
             yield connection
         except BaseException:
@@ -102,7 +128,7 @@ class SharedTransaction:
             if self.lent_to is attempt:
                 self.lent_to = None
                 if not connection.pending:
-                    self._savepoint = savepoint
+                    self._travelling.savepoint = savepoint
                 connection.pending, connection.savepoint = (), None
                 connection.restore()
 
@@ -130,7 +156,7 @@ class SharedTransaction:
         try:
             if connection is None or connection.closed or is_ended(connection):
                 return False
-            connection.pending = self._last()
+            connection.pending = self._travelling.last()
             with postgres.time_limit(connection, seconds):
                 finishes.finish_all_and_commit(connection, finished, results)
         except psycopg.Error:
@@ -160,9 +186,7 @@ class SharedTransaction:
             self._connection = self._connect()
         isolation, role = fetch_one(self._connection, _OPENED)
         self._connection.rollback()
-        default_role = () if role == "none" else (_DEFAULT_ROLE,)
-        notice = (_NOTICE_DEAD_CLIENT,) if self._connection.notices_dead_client else ()
-        self._resets = (*_RESETS, *default_role, *notice)
+        self._travelling = _Travelling(role, notices_dead_client=self._connection.notices_dead_client)
         if isolation != "read committed" or postgres.is_pooled(self._connection):
             self._is_possible = False
             self.close()
@@ -177,25 +201,10 @@ class SharedTransaction:
         used = self._for_sessions
         return used is None or (is_as_made(used) and driver_of(used) is self._connection)
 
-    def _before(self, savepoint: str) -> tuple[bytes, ...]:
-        """Return what a job's first statement takes along."""
-        begin = f"SAVEPOINT {savepoint}".encode()
-        if not self._savepoint:
-            self._guard = f"drain_{os.urandom(8).hex()}"
-            return b"BEGIN", _GUARD.format(name=self._guard).encode(), begin
-        return (f"RELEASE {self._savepoint}".encode(), *self._resets, begin)
-
-    def _last(self) -> tuple[bytes, ...]:
-        """Return what the finishes take along."""
-        if not self._savepoint:
-            return (b"BEGIN", *_BY_ID)
-        release, close = f"RELEASE {self._savepoint}".encode(), f"CLOSE {self._guard}".encode()
-        return (release, *self._resets, *_BY_ID, close)
-
     def _forget(self) -> None:
         self.members, self.lent_to = [], None
         self._lent_session = False
-        self._guard = self._savepoint = ""
+        self._travelling.savepoint = ""
         connection = self._connection
         if connection is None or connection.closed:
             self.close()
