@@ -27,6 +27,7 @@ from drain.workers import (
     step,
     transaction,
 )
+from drain.workers.context import shared
 from drain.workers.context.current import current_attempt
 from drain.workers.errors import TransactionError
 from drain.workers.process import sharing
@@ -45,7 +46,12 @@ INSERT INTO rows VALUES (1, 0)
 WRITE = (
     "INSERT INTO written (label, setting) VALUES (%s, current_setting('synchronous_commit') || current_user)"
 )
+WAIT = "SELECT pg_advisory_xact_lock_shared(%s)"
 _TWICE = "INSERT INTO kept VALUES (1), (1)"
+STEAL = (
+    "UPDATE inflight_jobs SET claimed_by = 'thief', fencing_token = fencing_token + 1 "
+    "WHERE job_args ->> 0 = %s AND claimed_by <> 'thief'"
+)
 _OPTIONS: dict[str, Any] = {
     "commit": "shared",
     "max_attempts": 2,
@@ -191,11 +197,7 @@ def _copy(connection: Connection, label: str) -> None:
 
 
 def _steal(_connection: Connection, label: str) -> None:
-    own_connection().execute(
-        "UPDATE inflight_jobs SET claimed_by = 'thief', fencing_token = fencing_token + 1 "
-        "WHERE job_args ->> 0 = %s AND claimed_by <> 'thief'",
-        [label],
-    )
+    own_connection().execute(STEAL, [label])
 
 
 def _cancel(_connection: Connection, label: str) -> None:
@@ -253,6 +255,7 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "step": lambda _connection, _label: None,
     "nap": lambda _connection, _label: time.sleep(0.005),
     "slow": lambda _connection, _label: time.sleep(0.03),
+    "hold": lambda connection, label: connection.execute(WAIT, [int(label)]),
 }
 
 
@@ -283,9 +286,11 @@ def act(what: str) -> None:
         ACTIONS[action](connection, label)
     if action == "after":
         raise ValueError(label)
+    if action == "linger":
+        own_connection().execute(WAIT, [int(label)])
 
 
-ACTIONS["after"] = ACTIONS["write"]
+ACTIONS["after"] = ACTIONS["linger"] = ACTIONS["write"]
 
 
 def _swallow(session: Session) -> None:
@@ -392,6 +397,8 @@ if "LONG_SECONDS" in os.environ:
     sharing._LONG_SECONDS = float(os.environ["LONG_SECONDS"])
 if "SHARE_FOR_SECONDS" in os.environ:
     sharing._LONG_SECONDS = sharing._LONGEST_SECONDS = float(os.environ["SHARE_FOR_SECONDS"])
+if "IDLE" in os.environ:
+    shared._IDLE = os.environ["IDLE"]
 if "KILL_AT" in os.environ:
     _kill_once(FailurePoint[os.environ["KILL_AT"]], Path(os.environ["KILLED"]))
 if "LOSE_ANSWER" in os.environ:

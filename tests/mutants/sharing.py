@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _TESTS = "test_shared_transactions.py::test_"
+_STOPS = "test_stops_of_shared_transactions.py::test_"
 _SHARED = "workers/context/shared.py"
 _SHARING = "workers/process/sharing.py"
 
@@ -97,5 +98,19 @@ MUTANTS = (
         '_IDLE = "2s"',
         '_IDLE = "0s"',
         (f"{_TESTS}a_job_that_waits_elsewhere_for_its_own_batch_is_freed",),
+    ),
+    Mutant(
+        "leave a batch as the worker stops",
+        "workers/process/job_runner.py",
+        "        sharing.commit()\n        sharing.close()\n",
+        "        sharing.close()\n",
+        (f"{_STOPS}a_stopped_worker_awaits_the_running_job_and_commits_its_batch",),
+    ),
+    Mutant(
+        "let the commit of a dead process wait on, with its locks",
+        _SHARED,
+        "*((_NOTICE_DEAD_CLIENT,) if notices_dead_client else ())",
+        "*()",
+        (f"{_STOPS}jobs_of_a_worker_killed_as_its_commit_waits_are_given_back",),
     ),
 )
