@@ -166,6 +166,8 @@ def _deadlock(_connection: Connection, label: str) -> None:
         error = psycopg.errors.DeadlockDetected("deadlock detected")
         if label == "wrapped":
             raise ValueError(label) from error
+        if label == "dead":
+            raise drain.Dead(label) from error
         raise error
 
 
@@ -232,6 +234,12 @@ def _hang(connection: Connection, _label: str) -> None:
         connection.execute("SELECT pg_sleep(60)")
 
 
+def _die(_connection: Connection, label: str) -> None:
+    """In a shared transaction, or only in an own one."""
+    if (current_attempt().shared is not None) is (label == "shared"):
+        raise drain.Dead(label)
+
+
 ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "write": lambda _connection, _label: None,
     "end": _end,
@@ -256,6 +264,7 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "nap": lambda _connection, _label: time.sleep(0.005),
     "slow": lambda _connection, _label: time.sleep(0.03),
     "hold": lambda connection, label: connection.execute(WAIT, [int(label)]),
+    "die": _die,
 }
 
 
@@ -275,6 +284,8 @@ def act(what: str) -> None:
         sleep(0.01)
     if action == "async":
         asyncio.run(_write_in_loop())
+    if action == "return":
+        return
     if action == "abandon":
         block = psycopg_transaction()
         _abandoned.append(block)

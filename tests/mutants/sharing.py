@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _TESTS = "test_shared_transactions.py::test_"
 _STOPS = "test_stops_of_shared_transactions.py::test_"
+_HOOKS = "test_hooks_of_shared_transactions.py::test_"
 _SHARED = "workers/context/shared.py"
 _SHARING = "workers/process/sharing.py"
 
@@ -112,5 +113,15 @@ MUTANTS = (
         "*((_NOTICE_DEAD_CLIENT,) if notices_dead_client else ())",
         "*()",
         (f"{_STOPS}jobs_of_a_worker_killed_as_its_commit_waits_are_given_back",),
+    ),
+    Mutant(
+        "believe a job that gave up because of what was undone",
+        _SHARING,
+        "is_own = isinstance(error, Dead) and job.interruption.ordered is None",
+        "is_own = False",
+        (
+            "test_job_runner.py::test_a_job_that_gave_up_in_an_undone_batch_runs_again_unless_stopped",
+            f"{_HOOKS}hooks_are_called_once_for_jobs_that_run_again",
+        ),
     ),
 )

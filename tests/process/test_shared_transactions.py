@@ -261,7 +261,7 @@ def test_a_deferred_constraint_fails_only_its_job(yard: Yard) -> None:
     assert query(yard.database_url, "SELECT count(*) FROM kept") == [(0,)]
 
 
-@pytest.mark.parametrize("action", ["deadlock:x", "deadlock:wrapped", "cursor:1+cursor:2"])
+@pytest.mark.parametrize("action", ["deadlock:x", "deadlock:wrapped", "deadlock:dead", "cursor:1+cursor:2"])
 def test_an_error_of_the_database_may_be_the_fault_of_other_jobs(yard: Yard, action: str) -> None:
     """Such a run is not a failed attempt, and the other jobs keep their runs."""
     ids = run(yard, jobs.act, action)

@@ -1,13 +1,15 @@
-"""Jobs that a stopping worker leaves."""
+"""Jobs that a stopping worker leaves, and those whose transaction was undone."""
 
 from typing import Any, cast
 
 from drain.config import Settings
-from drain.workers.execution.outcome import Interrupted
+from drain.workers.errors import Dead
+from drain.workers.execution.outcome import GaveUp, Interrupted, describe
 from drain.workers.handover.journal import Journal
 from drain.workers.options import WorkOptions
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.job_runner import JobRunner
+from drain.workers.process.sharing import _runs_again
 from drain.workers.process.shutdown import Shutdown
 from tests.unit.test_finisher import claimed
 
@@ -26,3 +28,15 @@ def test_a_job_that_was_to_run_again_is_recorded_as_its_worker_stops() -> None:
     assert [job for job, _ in inbox.outcomes] == undone
     assert all(isinstance(outcome, Interrupted) for _, outcome in inbox.outcomes)
     assert inbox.first_waiting is None
+
+
+def test_a_job_that_gave_up_in_an_undone_batch_runs_again_unless_stopped() -> None:
+    journal = Journal()
+    inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
+    (job,) = claimed(inbox, 1)
+    error = Dead("enough")
+    outcome = GaveUp(describe(error), error)
+    assert _runs_again(job, outcome, undone=True)
+    assert not _runs_again(job, outcome, undone=False)
+    job.interruption.order(error)
+    assert not _runs_again(job, outcome, undone=True)

@@ -9,7 +9,7 @@ import psycopg
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs.options import SHARED
 from drain.workers.context.shared import SharedTransaction
-from drain.workers.errors import INTERRUPTIONS
+from drain.workers.errors import INTERRUPTIONS, Dead
 from drain.workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome
 from drain.workers.process.inbox import Inbox
 from drain.workers.process.jobs import ClaimedJob, Item
@@ -116,7 +116,13 @@ def _runs_again(job: ClaimedJob, outcome: Outcome, *, undone: bool) -> bool:
     if job.finished:
         return undone
     cause = getattr(outcome, "cause", None)
-    return not isinstance(cause, INTERRUPTIONS) and (undone or _is_from_database(cause))
+    return not _is_interruption(job, cause) and (undone or _is_from_database(cause))
+
+
+def _is_interruption(job: ClaimedJob, error: BaseException | None) -> bool:
+    """Return True if raised in the job from outside; its own code may raise `Dead` too."""
+    is_own = isinstance(error, Dead) and job.interruption.ordered is None
+    return isinstance(error, INTERRUPTIONS) and not is_own
 
 
 def _is_from_database(error: BaseException | None) -> bool:
