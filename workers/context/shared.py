@@ -45,7 +45,7 @@ _BY_ID = (b"SET LOCAL enable_seqscan = off", b"SET LOCAL enable_bitmapscan = off
 
 
 class _Travelling:
-    """Commands that take no exchange of their own, of one connection.
+    """Commands that one connection sends along with a job's first statement, and with the finishes.
 
     Attributes:
         savepoint: Latest one of the present transaction; "" before the first.
