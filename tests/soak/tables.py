@@ -59,12 +59,13 @@ SCHEDULE = """
 INSERT INTO crons (name, job_name, cron, options, missed, next_tick_at)
 VALUES (%s, 'soak.settle', '0 0 1 1 *', '{"queue": "bulk"}', 'all', now() + make_interval(secs => %s))
 """
-# Discarded, dropped or expired as an operator and time would do it. The leader deletes what hangs on these rows.
+# Discarded, dropped or expired as an operator and time would do it. The leader deletes what hangs on these rows. Not
+# events: deleted after `reclaim`, pages of their indexes would be forgotten at the next crash.
 _FORGET = """
 DELETE FROM finished_jobs;
 DELETE FROM stale_finishes;
 DELETE FROM crons;
-UPDATE job_events SET emitted_at = 'epoch';
+DELETE FROM job_events;
 UPDATE idempotency_keys SET expires_at = 'epoch';
 TRUNCATE wanted, effects, sent, stepped, once, cancelled, calmed, witness, changes
 """
