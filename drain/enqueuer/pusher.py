@@ -55,7 +55,7 @@ class Pusher:
         Args:
             thin: Queues that get no hashes, and whether workers notify the leader of ends.
         """
-        if len(rows) > _MOST_AT_ONCE:
+        if not is_short(rows):
             self._pending = self._thread.submit(self._push, rows, up_to, thin)
             return
         # `wait` raises, as for the thread.
@@ -115,6 +115,11 @@ class Pusher:
             if row.queue not in thin
         )
         return self._redis.push(deliveries)
+
+
+def is_short(rows: Sequence[DueJob]) -> bool:
+    """Return True if the leader's own thread pushes these."""
+    return len(rows) <= _MOST_AT_ONCE
 
 
 def count_arrived(rows: Sequence[DueJob]) -> Counter[str]:

@@ -117,9 +117,9 @@ MUTANTS = (
     Mutant(
         "raise the watermark before the push",
         "drain/enqueuer/pusher.py",
-        "        if len(rows) > _MOST_AT_ONCE:\n",
+        "        if not is_short(rows):\n",
         "        self._deliveries.pushed(up_to, ())\n        self._deliveries.record_watermark()\n"
-        "        if len(rows) > _MOST_AT_ONCE:\n",
+        "        if not is_short(rows):\n",
         ("test_enqueuer.py::test_jobs_moved_but_not_pushed_are_pushed_by_the_next_leader",),
     ),
     Mutant(
