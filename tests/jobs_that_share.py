@@ -193,6 +193,11 @@ def _rollback(connection: Connection, label: str) -> None:
     connection.execute(WRITE, [f"after {label}"])
 
 
+def _undo_role(connection: Connection, label: str) -> None:
+    connection.execute("SET ROLE pg_read_all_data")
+    _rollback(connection, label)
+
+
 def _copy(connection: Connection, label: str) -> None:
     with connection.cursor().copy("COPY written (label) FROM STDIN") as copy:
         copy.write_row([f"copied {label}"])
@@ -250,6 +255,7 @@ ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
     "cursor": _leave_cursor,
     "savepoints": _savepoints,
     "rollback": _rollback,
+    "undo role": _undo_role,
     "copy": _copy,
     "set": lambda connection, label: connection.execute(SETTINGS[label].encode()),
     "twice": lambda connection, _label: connection.execute(_TWICE),

@@ -11,6 +11,7 @@ import pytest
 
 import drain
 from drain.workers import job
+from drain.workers.context import shared
 from tests import jobs_that_share as jobs
 from tests.helpers import connected, query, wait_until
 from tests.worker_processes import Yard
@@ -200,9 +201,10 @@ def test_a_cursor_whose_commit_was_refused_writes_within_the_savepoint(yard: Yar
 
 
 def test_settings_of_a_job_end_with_it(yard: Yard) -> None:
-    ids = run(yard, jobs.act, *(f"set:{name}" for name in jobs.SETTINGS))
+    actions = [*(f"set:{name}" for name in jobs.SETTINGS), "undo role:"]
+    ids = run(yard, jobs.act, *actions)
     assert_plain_ones_are_exact(yard, ids)
-    assert [runs(yard, f"set:{name}") for name in jobs.SETTINGS] == [[True]] * len(jobs.SETTINGS)
+    assert [runs(yard, action) for action in actions] == [[True]] * len(actions)
     assert {setting for (setting,) in query(yard.database_url, "SELECT setting FROM written")} == {
         "onpostgres"
     }
@@ -222,6 +224,15 @@ def test_the_default_role_of_a_session_returns_after_each_job(yard: Yard) -> Non
         query(yard.database_url, f"REASSIGN OWNED BY {role} TO CURRENT_USER")
         query(yard.database_url, f"DROP OWNED BY {role}")
         query(yard.database_url, f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("server_version", "expected"), [(140014, True), (160005, True), (160006, False), (180000, False)]
+)
+def test_servers_that_only_mask_a_role_also_reset_it(server_version: int, expected: bool) -> None:
+    travelling = shared._Travelling(server_version, notices_dead_client=False)
+    travelling.savepoint = "one"
+    assert (b"RESET ROLE" in travelling.last()) is expected
 
 
 def test_results_and_staged_jobs_commit_with_the_batch(yard: Yard) -> None:
