@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "believe a job that gave up because of what was undone",
         _SHARING,
-        "is_own = isinstance(error, Dead) and job.interruption.ordered is None",
+        "is_own = isinstance(error, Dead) and not isinstance(job.interruption.ordered, Dead)",
         "is_own = False",
         (
             "test_job_runner.py::test_a_job_that_gave_up_in_an_undone_batch_runs_again_unless_stopped",

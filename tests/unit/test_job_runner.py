@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from drain.config import Settings
-from drain.workers.errors import Dead
+from drain.workers.errors import Dead, WorkerStoppedError
 from drain.workers.execution.outcome import GaveUp, Interrupted, describe
 from drain.workers.handover.journal import Journal
 from drain.workers.options import WorkOptions
@@ -38,5 +38,7 @@ def test_a_job_that_gave_up_in_an_undone_batch_runs_again_unless_stopped() -> No
     outcome = GaveUp(describe(error), error)
     assert _runs_again(job, outcome, undone=True)
     assert not _runs_again(job, outcome, undone=False)
+    job.interruption.order(WorkerStoppedError("stopping"), stopped=True)
+    assert _runs_again(job, outcome, undone=True)
     job.interruption.order(error)
     assert not _runs_again(job, outcome, undone=True)

@@ -121,7 +121,7 @@ def _runs_again(job: ClaimedJob, outcome: Outcome, *, undone: bool) -> bool:
 
 def _is_interruption(job: ClaimedJob, error: BaseException | None) -> bool:
     """Return True if raised in the job from outside; its own code may raise `Dead` too."""
-    is_own = isinstance(error, Dead) and job.interruption.ordered is None
+    is_own = isinstance(error, Dead) and not isinstance(job.interruption.ordered, Dead)
     return isinstance(error, INTERRUPTIONS) and not is_own
 
 
