@@ -2,11 +2,12 @@
 
 First the process, then a job's path:
 
-    daemon     process: connects, stands by, leads, waits out outages; takes over Redis names
-    leader     advisory locks held while leading and while asleep
-    health     health reports and watchdog
-    term       one term as leader
-    sleeper    sleep until work is due
+    daemon            process: connects, stands by, leads, waits out outages; takes over Redis names
+    leader            advisory locks held while leading and while asleep
+    health            health reports and watchdog
+    term              one term as leader
+    sleeper           sleep until work is due
+    transaction_rate  how fast transactions come
 
     enqueuer     drain: moves a batch while the last one is pushed
     batches      one transaction per batch, smaller ones around a failing row

@@ -210,6 +210,11 @@ class Enqueuer:
         return min(looks)
 
     @property
+    def transactions_per_second(self) -> float:
+        """See `TransactionRate`."""
+        return self._unblocker.transactions.per_second
+
+    @property
     def delivered(self) -> int:
         """Jobs accepted by Redis."""
         return self._pusher.accepted + self._forwarded

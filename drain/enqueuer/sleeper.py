@@ -78,10 +78,11 @@ class Sleeper:
         now = monotonic()
         if (seconds := now - self._counted_from) >= _COUNTED_SECONDS:
             count = self._enqueuer.delivered
-            # Rows that wait for room in a list may be a backlog that nothing adds to.
-            self._busy = (
-                count - self._counted > _MOST_NOTIFIED * seconds
-                and not self._enqueuer.admission.waits_for_room
+            is_fast = count - self._counted > _MOST_NOTIFIED * seconds
+            # Jobs that leave may be a backlog, which nothing adds to.
+            self._busy = is_fast and (
+                not self._enqueuer.admission.waits_for_room
+                or self._enqueuer.transactions_per_second > _MOST_NOTIFIED
             )
             self._counted_from, self._counted = now, count
         return self._busy

@@ -21,6 +21,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer.comparison import Compared, compare
 from drain.enqueuer.objectives import FlowObjectives
+from drain.enqueuer.transaction_rate import TransactionRate
 from drain.tables import edge_looks, edges
 from drain.tables.edge_looks import Findings
 from drain.tables.edges import PAGE_OF_ALL, PAGE_OF_AWAITED, PAGE_OF_CHILDREN, Meets, Page
@@ -116,6 +117,7 @@ class Unblocker:
         alive: Callable[[], None] = lambda: None,
         flow_objectives: FlowObjectives | None = None,
     ) -> None:
+        self.transactions = TransactionRate()
         self._connection = connection
         self._alive = alive
         self._flow_objectives = flow_objectives or FlowObjectives()
@@ -192,6 +194,7 @@ class Unblocker:
             self._look_at = self._looked_at + pause
             return
         self._last = findings = edge_looks.look(self._connection, self._last)
+        self.transactions.note(findings.snapshot.xmax)
         self._failed_pause = _FAILED_SECONDS
         now, took = monotonic(), monotonic() - now
         self._looked_at = now

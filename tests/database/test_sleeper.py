@@ -115,8 +115,22 @@ def test_the_leader_sleeps_while_a_list_is_full_however_fast_jobs_have_left(
         one = Sleeper(enqueuer, Event(), poll_seconds=LONG_SECONDS)
         stage_jobs(database_url, 11)
         enqueuer.drain()
+        enqueuer._unblocker.transactions.per_second = 0.0
         with pytest.raises(LongWaitError):
             one.sleep(monotonic() + LONG_SECONDS)
+
+
+def test_transactions_need_not_notify_while_they_are_fast_and_a_list_is_full(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", 0)
+    monkeypatch.setattr(sleeper, "_COUNTED_SECONDS", 0.0)
+    with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
+        one = Sleeper(enqueuer, Event(), poll_seconds=LONG_SECONDS)
+        stage_jobs(database_url, 11)
+        enqueuer.drain()
+        monkeypatch.setattr(leader, "asleep", None)
+        one.sleep(monotonic() + LONG_SECONDS)
 
 
 def locks_are_held(database_url: str) -> bool:
