@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Kinds of servers: those that `drain dev` starts, and Debian's packages, whose PostgreSQL has JIT on.
 EMBEDDED, DEBIAN = "embedded", "debian"
 KINDS = (EMBEDDED, DEBIAN)
+# Four processes of a peer, with 24 connections each.
+_CONNECTIONS = {"max_connections": "200"}
 _DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 _DEBIAN_REDIS = Path("/usr/bin")
 
@@ -36,7 +38,9 @@ def running(kind: str, settings: Mapping[str, str] | None = None) -> Iterator[Se
     with ExitStack() as stack:
         stack.enter_context(without_client_settings())
         services = Services(
-            stack.enter_context(EmbeddedPostgres(settings=settings, bin_directory=postgres)),
+            stack.enter_context(
+                EmbeddedPostgres(settings=_CONNECTIONS | dict(settings or {}), bin_directory=postgres)
+            ),
             stack.enter_context(EmbeddedRedis(bin_directory=redis_)),
         )
         schema.install(services.database_url)
