@@ -11,7 +11,6 @@ import pytest
 
 import drain
 from drain.workers import job
-from drain.workers.context import shared
 from tests import jobs_that_share as jobs
 from tests.helpers import connected, query, wait_until
 from tests.worker_processes import Yard
@@ -224,15 +223,6 @@ def test_the_default_role_of_a_session_returns_after_each_job(yard: Yard) -> Non
         query(yard.database_url, f"REASSIGN OWNED BY {role} TO CURRENT_USER")
         query(yard.database_url, f"DROP OWNED BY {role}")
         query(yard.database_url, f"DROP ROLE {role}")
-
-
-@pytest.mark.parametrize(
-    ("server_version", "expected"), [(140014, True), (160005, True), (160006, False), (180000, False)]
-)
-def test_servers_that_only_mask_a_role_also_reset_it(server_version: int, expected: bool) -> None:
-    travelling = shared._Travelling(server_version, notices_dead_client=False)
-    travelling.savepoint = "one"
-    assert (b"RESET ROLE" in travelling.last()) is expected
 
 
 def test_results_and_staged_jobs_commit_with_the_batch(yard: Yard) -> None:

@@ -36,11 +36,7 @@ _GUARD = """\
 DECLARE {name} CURSOR WITH HOLD FOR SELECT ('a job with commit="shared" cannot commit; its backend is '::pg_catalog.text
     OPERATOR(pg_catalog.||) pg_catalog.pg_backend_pid()::pg_catalog.text)::pg_catalog.int4"""
 # What the previous job may have SET.
-_RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ALL")
-_RESET_ROLE = b"RESET ROLE"
-# First minor versions whose RESET SESSION AUTHORIZATION is also RESET ROLE (CVE-2024-10978). Earlier ones only mask
-# the job's role, which a later ROLLBACK TO or function with SET restores.
-_RESET_ROLE_TOO = {14: 15, 15: 10, 16: 6, 17: 2}
+_RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ROLE", b"RESET ALL")
 _NOTICE_DEAD_CLIENT = b"SET client_connection_check_interval = '5s'"
 # As in the finisher's sessions: independent of statistics.
 _BY_ID = (b"SET LOCAL enable_seqscan = off", b"SET LOCAL enable_bitmapscan = off")
@@ -53,10 +49,8 @@ class _Travelling:
         savepoint: Latest one of the present transaction; "" before the first.
     """
 
-    def __init__(self, server_version: int, *, notices_dead_client: bool) -> None:
-        major, minor = divmod(server_version, 10_000)
-        role = () if minor >= _RESET_ROLE_TOO.get(major, 0) else (_RESET_ROLE,)
-        self._resets = (*_RESETS, *role, *((_NOTICE_DEAD_CLIENT,) if notices_dead_client else ()))
+    def __init__(self, *, notices_dead_client: bool) -> None:
+        self._resets = (*_RESETS, *((_NOTICE_DEAD_CLIENT,) if notices_dead_client else ()))
         self._guard = self.savepoint = ""
 
     def before(self, savepoint: str) -> tuple[bytes, ...]:
@@ -90,7 +84,7 @@ class SharedTransaction:
         self._is_possible = IS_TRIED
         self._connection: JobConnection | None = None
         self._for_sessions: sqlalchemy.Connection | None = None
-        self._travelling = _Travelling(0, notices_dead_client=False)
+        self._travelling = _Travelling(notices_dead_client=False)
         # In the present one.
         self._lent_session = False
 
@@ -189,9 +183,7 @@ class SharedTransaction:
             self._connection = self._connect()
         (isolation,) = fetch_one(self._connection, "SHOW transaction_isolation")
         self._connection.rollback()
-        self._travelling = _Travelling(
-            self._connection.info.server_version, notices_dead_client=self._connection.notices_dead_client
-        )
+        self._travelling = _Travelling(notices_dead_client=self._connection.notices_dead_client)
         if isolation != "read committed" or postgres.is_pooled(self._connection):
             self._is_possible = False
             self.close()
