@@ -95,7 +95,7 @@ def _of_rates(results: Results) -> Iterator[Goal]:
         found = results.rates_of(work)
         if ours.name in found and theirs.name in found:
             ratios = _by_round(found[ours.name].rates, found[theirs.name].rates)
-            yield Goal(f"{what}, beside {theirs.name}", bound, ratios)
+            yield Goal(f"{what}, compared with {theirs.name}", bound, ratios)
     for each in [empty[peers.DRAIN]] if peers.DRAIN in (empty := results.rates_of(run.NOOP)) else []:
         used = [10 * found.cpu_by_part["PostgreSQL"] for found in each.runs]
         yield Goal("processor time of PostgreSQL, a job that does nothing", 14, used, " us", at_most=True)
@@ -112,7 +112,7 @@ def _of_delays(results: Results) -> Iterator[Goal]:
             ours, theirs = found[peers.DRAIN].of(name), found[peers.PGQUEUER.name].of(name)
             what = f"commit to start at {slow} a second, {name}"
             ratios = _by_round(ours, theirs)
-            yield Goal(f"{what}, beside PgQueuer", times, ratios, at_most=True)
+            yield Goal(f"{what}, compared with PgQueuer", times, ratios, at_most=True)
             yield Goal(what, milliseconds, ours, " ms", at_most=True)
     found = _delays(results, fast)
     ours_fast = found.pop(peers.DRAIN, None)
@@ -121,7 +121,7 @@ def _of_delays(results: Results) -> Iterator[Goal]:
     for each in found.values():
         if ours_fast and report.keeps_up(each):
             ratios = _by_round(ours_fast.of("p99"), each.of("p99"))
-            what = f"commit to start at {fast:,} a second, p99, beside {each.peer}, which keeps up"
+            what = f"commit to start at {fast:,} a second, p99, compared with {each.peer}, which keeps up"
             yield Goal(what, 1.0, ratios, at_most=True)
 
 
@@ -149,10 +149,10 @@ def _by_round(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 _HEADING = (
     "# Results\n\n"
     "Written by `make bench`, part after part, on one machine. Each figure is the median of its rounds, with the "
-    "lowest and the highest beside it; the rounds of all rows take turns, so that what else the machine does meets "
+    "lowest and the highest next to it; the rounds of all rows take turns, so that what else the machine does meets "
     "them alike. Ratios are taken round by round. Systems that no goal names take part in two rounds."
 )
-_HOW = "Goals of the bulk commands, of recovery and of admission stand beside their figures."
+_HOW = "Goals of the bulk commands, of recovery and of admission stand next to their figures."
 # What the processor time of each process and a sampling profiler have shown; to be read with the table above.
 _REASONS = """\
 Where the time goes, by the processor time of each process and by a sampling profiler, on the embedded

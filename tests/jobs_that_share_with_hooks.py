@@ -1,4 +1,4 @@
-"""The jobs of `jobs_that_share`, with hooks that note what is committed when they are called."""
+"""The jobs of `jobs_that_share`, with hooks that note the rows committed by then."""
 
 from typing import Any
 

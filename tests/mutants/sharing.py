@@ -115,7 +115,7 @@ MUTANTS = (
         (f"{_STOPS}jobs_of_a_worker_killed_as_its_commit_waits_are_given_back",),
     ),
     Mutant(
-        "believe a job that gave up because of what was undone",
+        "believe a job that gave up because of undone writes",
         _SHARING,
         "is_own = isinstance(error, Dead) and not isinstance(job.interruption.ordered, Dead)",
         "is_own = False",
