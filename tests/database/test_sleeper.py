@@ -12,7 +12,7 @@ from redis import Redis
 
 from drain.admission import arrivals
 from drain.database import locks, postgres
-from drain.enqueuer import cursor, lanes as lane_groups, leader, sleeper
+from drain.enqueuer import cursor, lanes as lane_groups, leader, sleeper, transaction_rate, unblocker
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.sleeper import Sleeper
 from drain.tables import keyed, lanes
@@ -118,6 +118,19 @@ def test_the_leader_sleeps_while_a_list_is_full_however_fast_jobs_have_left(
         enqueuer._unblocker.transactions.per_second = 0.0
         with pytest.raises(LongWaitError):
             one.sleep(monotonic() + LONG_SECONDS)
+
+
+def test_looks_show_how_fast_transactions_come(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_rate, "_SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(unblocker, "_IDLE_SECONDS", 0.0)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        for _ in range(2):
+            enqueuer.look()
+            stage_jobs(database_url)
+        enqueuer.look()
+        assert 0 < enqueuer.transactions_per_second < math.inf
 
 
 def test_transactions_need_not_notify_while_they_are_fast_and_a_list_is_full(
