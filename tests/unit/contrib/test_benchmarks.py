@@ -142,7 +142,9 @@ def test_a_goal_against_a_peer_is_compared_round_by_round() -> None:
     for name in (peers.PGQUEUER.name, peers.DRAMATIQ.name):
         update[name].runs[:] = [fast, fast]
     (goal,) = (
-        each for each in goals.goals(found) if each.what == "one UPDATE, `transaction()`, compared with PgQueuer"
+        each
+        for each in goals.goals(found)
+        if each.what == "one UPDATE, `transaction()`, compared with PgQueuer"
     )
     assert goal.measured == [1.0, 100 / 300]
     assert not goal.is_reached
