@@ -20,11 +20,16 @@ from programs.child import Child
 # Timeout for all processes to end after SIGTERM, in seconds.
 _STOP_SECONDS = 10.0
 
-# Script of the guard: once the pipe is closed, ends the processes that the last line names. SIGCONT, since a stopped
-# process handles no other signal before it.
+# Script of the guard: once the pipe is closed, ends the processes that the last line names, and kills what is left of
+# their groups after $1 tenths of a second. SIGCONT, since a stopped process handles no other signal before it.
 _GUARD = """
 while read -r line; do pids=$line; done
 [ -z "$pids" ] || { kill -s TERM $pids; kill -s CONT $pids; }
+tenths=0
+for pid in $pids; do
+  while kill -0 "$pid" && [ $tenths -lt "$1" ]; do sleep 0.1; tenths=$((tenths + 1)); done
+  kill -s KILL -- "-$pid"
+done
 """
 
 
@@ -50,7 +55,7 @@ class Processes:
         self._guard: Guard | None = None
 
     def __enter__(self) -> Self:
-        self._guard = Guard(_GUARD)
+        self._guard = Guard(_GUARD, str(round(10 * _STOP_SECONDS)))
         return self
 
     def __exit__(self, *_: object) -> None:

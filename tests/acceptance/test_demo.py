@@ -46,6 +46,26 @@ pytestmark = pytest.mark.embedded
 PATIENCE_SECONDS = 60
 DEMO = "import sys; from docsearch.demo import main; sys.exit(main(as_json=False))"
 
+STUBBORN = """
+import os, signal
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.fork()
+print("ready", flush=True)
+signal.pause()
+"""
+OWNER = """
+import signal, sys
+from pathlib import Path
+
+from programs import processes
+
+processes._STOP_SECONDS = 0.5
+with processes.Processes(Path(sys.argv[1]), {}) as children:
+    children.module("stubborn", "stubborn")
+    signal.pause()
+"""
+
 
 class Stores:
     """Both stores and a journal, with the application's and the worker's part done in this process."""
@@ -260,6 +280,22 @@ def test_no_process_outlives_a_demo_that_is_killed() -> None:
         process.kill()
         process.communicate(timeout=PATIENCE_SECONDS)
         _eventually(lambda: left() == [])
+
+
+@on_linux
+def test_a_process_that_ignores_sigterm_is_killed_once_its_owner_is(tmp_path: Path) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    log = tmp_path / "stubborn.log"
+    marker = f"STUBBORN_TEST={uuid4()}"
+    name, _, value = marker.partition("=")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), str(tmp_path)]), name: value}
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], env=environment) as owner:
+        try:
+            # The process that the first one has forked ignores the signal too.
+            _eventually(lambda: log.exists() and log.read_text().count("ready") == 2)
+        finally:
+            owner.kill()
+    _eventually(lambda: marked(marker) == [])
 
 
 @contextmanager
