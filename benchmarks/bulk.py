@@ -1,4 +1,4 @@
-"""Bulk work on Spark, each beside a solution without Spark."""
+"""Bulk work on Spark, each compared with a solution without Spark."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def stats(started: Services, directory: Path, rows: int) -> bulk.Run:
 
 
 def _latency(started: Services, directory: Path, rows: int, seconds: float) -> str:
-    figures.say(f"latency beside a backfill of {rows:,} rows")
+    figures.say(f"latency alongside a backfill of {rows:,} rows")
     documents = directory / f"documents{rows}.parquet"
     rates.refill(started, 0)
     alone = latency.measure(started, seconds)
@@ -214,17 +214,17 @@ def _latency(started: Services, directory: Path, rows: int, seconds: float) -> s
     bulk.empty(started)
     writer = threading.Thread(target=backfill, args=(started, documents))
     writer.start()
-    beside = latency.measure(started, seconds)
+    alongside = latency.measure(started, seconds)
     writer.join()
     rows_ = [
         (f"{what}, {when}", *(figures.milliseconds(values, percent) for percent in (50, 99)))
-        for when, measured in (("alone", alone), ("beside the backfill", beside))
+        for when, measured in (("alone", alone), ("alongside the backfill", alongside))
         for what, values in zip(("to Redis", "to its start"), measured, strict=True)
     ]
     table = figures.table(("from commit", "p50 ms", "p99 ms"), rows_)
     figures.say(table)
     return (
-        f"## Single jobs beside a backfill of {rows:,} rows\n\n{table}\n\nTo reach: p99 not doubled. "
+        f"## Single jobs alongside a backfill of {rows:,} rows\n\n{table}\n\nTo reach: p99 not doubled. "
         f"{latency.PER_SECOND} transactions a second for {seconds:.0f} s, each with one job, while the command starts, "
         "copies, commits, and its jobs are drained to a queue of their own. Two cores are then shared by Spark, which "
         "gives way, and by PostgreSQL, which copies and inserts for it and does not; the start is that of RQ's worker."

@@ -85,7 +85,7 @@ def table(found: Ratios) -> str:
 
 
 def compared(found: Ratios, recorded: Ratios) -> str:
-    """A table of the ratios beside what is recorded, with the verdicts."""
+    """A table of the ratios, the recorded ones, and the verdicts."""
     rows = []
     for name, ratios in found.items():
         before = statistics.median(recorded[name]) if name in recorded else None

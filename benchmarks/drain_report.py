@@ -25,7 +25,7 @@ GOALS = ((THIN, 0.75, " of it"), (WHOLE, 0.75, " of it"), (TIMES, 10, " times"))
 
 
 def rates_section(started: Services, jobs: int, rounds: int) -> tuple[str, dict[str, list[float]]]:
-    """Measure the drain beside its halves and RQ; returns the section, and the ratio of each round by name."""
+    """Measure the drain, its halves, and RQ; returns the section, and the ratio of each round by name."""
     figures.say(f"rates, {rounds} rounds of {jobs:,} jobs")
     ways: dict[str, Callable[[], float]] = {
         "drained: moved and pushed, tracked": lambda: rates.moved_and_pushed(started, jobs),
@@ -95,7 +95,7 @@ def backlog_section(started: Services, jobs: int, backlog: int, rounds: int) -> 
         small.append(rates.moved_and_pushed(started, jobs))
         rates.refill(started, backlog)
         large.append(rates.moved_and_pushed(started, jobs))
-        figures.say(f"  {small[-1]:,.0f} beside {large[-1]:,.0f}")
+        figures.say(f"  {small[-1]:,.0f} alongside {large[-1]:,.0f}")
     table = figures.table(
         ("rows that wait", "jobs a second, the first of them", "lowest – highest"),
         [
@@ -132,7 +132,7 @@ def held_snapshot_section(started: Services, backlog: int, rounds: int) -> str:
         free.append(held_snapshot.drained(started, backlog, held=False))
         held.append(held_snapshot.drained(started, backlog, held=True))
         figures.say(
-            f"  {held[-1].rate:,.0f} beside {free[-1].rate:,.0f}, {held[-1].megabytes_afterwards:.1f} MB left"
+            f"  {held[-1].rate:,.0f} alongside {free[-1].rate:,.0f}, {held[-1].megabytes_afterwards:.1f} MB left"
         )
     rates_free, rates_held = [run.rate for run in free], [run.rate for run in held]
     table = figures.table(
@@ -159,21 +159,21 @@ def held_snapshot_section(started: Services, backlog: int, rounds: int) -> str:
 
 def scheduled_section(started: Services, jobs: int, rounds: int) -> str:
     scheduled = held_snapshot.SCHEDULED
-    figures.say(f"beside {scheduled:,} jobs for tomorrow")
+    figures.say(f"alongside {scheduled:,} jobs for tomorrow")
     alone: list[float] = []
-    beside: list[float] = []
+    alongside: list[float] = []
     for _ in range(rounds):
         alone.append(held_snapshot.beside_scheduled(started, jobs, 0))
-        beside.append(held_snapshot.beside_scheduled(started, jobs, scheduled))
-        figures.say(f"  {beside[-1]:,.0f} beside {alone[-1]:,.0f}")
+        alongside.append(held_snapshot.beside_scheduled(started, jobs, scheduled))
+        figures.say(f"  {alongside[-1]:,.0f} alongside {alone[-1]:,.0f}")
     table = figures.table(
         ("scheduled for tomorrow", "jobs a second", "lowest – highest"),
         [
             (f"{rows:,}", f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
-            for rows, v in ((0, alone), (scheduled, beside))
+            for rows, v in ((0, alone), (scheduled, alongside))
         ],
     )
-    return f"## Beside jobs that are scheduled\n\n{table}\n\nRatio: {figures.ratio(beside, alone, 2)}."
+    return f"## Alongside scheduled jobs\n\n{table}\n\nRatio: {figures.ratio(alongside, alone, 2)}."
 
 
 def latency_section(started: Services, seconds: float) -> str:

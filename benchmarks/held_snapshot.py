@@ -1,4 +1,4 @@
-"""Rate of the drain beside a session that holds an old snapshot, and beside a million jobs for tomorrow."""
+"""Rate of the drain alongside a session that holds an old snapshot, and alongside a million jobs for tomorrow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def drained(services: Services, backlog: int, *, held: bool) -> Drained:
 
 
 def beside_scheduled(services: Services, jobs: int, scheduled: int) -> float:
-    """Measure the jobs a second beside this number of jobs scheduled for tomorrow."""
+    """Measure the jobs a second alongside this number of jobs scheduled for tomorrow."""
     rates.refill(services, jobs)
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute(_FILL_SCHEDULED, (scheduled,))

@@ -23,7 +23,7 @@ def line(started: Services, kind: str, packages: tuple[str, ...] = ()) -> str:
     Args:
         started: Servers that run.
         kind: Kind of these servers.
-        packages: Packages to name besides those that every part uses.
+        packages: Packages to name in addition to those that every part uses.
     """
     named = ", ".join(f"{name} {version(name)}" for name in ("rq", "redis", "hiredis", "psycopg", *packages))
     return (

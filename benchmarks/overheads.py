@@ -139,7 +139,7 @@ def main() -> None:
         engine.dispose()
     unused, attempt = unused_hooks_seconds(), attempt_seconds()
     print(
-        f"hooks unused: {unused * 1e9:.0f} ns, beside {attempt * 1e6:.1f} us of an attempt without stores: "
+        f"hooks unused: {unused * 1e9:.0f} ns, of {attempt * 1e6:.1f} us of an attempt without stores: "
         f"{unused / attempt:.2%}"
     )
 

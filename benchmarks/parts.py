@@ -154,7 +154,7 @@ def _backlog(started: Services, place: Place) -> list[str]:
 def _held(started: Services, place: Place) -> list[str]:
     sizes = place.sizes
     return [
-        "# Beside other sessions",
+        "# Alongside other sessions",
         machine.line(started, place.kind),
         drain_report.held_snapshot_section(started, sizes.held_backlog, (sizes.rounds + 1) // 2),
         drain_report.scheduled_section(started, sizes.jobs, sizes.rounds),
@@ -186,7 +186,7 @@ def _growth(started: Services, place: Place) -> list[str]:
 def _peers(
     measure_some: Callable[[Services, results.Results, run.Plan], None], started: Services, place: Place
 ) -> list[str]:
-    """Measure some of the figures beside the peers, and write the whole section with all that are known."""
+    """Measure some of the figures of the peers, and write the whole section with all that are known."""
     sizes = place.sizes
     plan = run.Plan(sizes.peer_rounds, sizes.peer_seconds, sizes.scheduled, sizes.hold_seconds)
     found = results.load(place.kind, place.figures_file)

@@ -16,10 +16,10 @@ class Sizes:
         held_backlog: Rows that are drained under a held snapshot.
         seconds: Duration of the measurement of latency.
         scale: Factor of the sizes of bulk work; below 1 admission is measured in its short form.
-        peer_rounds: Rounds beside the peers.
-        peer_seconds: Duration of one run beside the peers.
-        scheduled: Jobs for tomorrow beside those of the peers.
-        hold_seconds: Duration of a held snapshot beside the peers.
+        peer_rounds: Rounds with the peers.
+        peer_seconds: Duration of one run with the peers.
+        scheduled: Jobs scheduled for tomorrow, in addition to the measured ones.
+        hold_seconds: Duration of a held snapshot with the peers.
         stock_jobs: Jobs of one burst on RQ's own workers.
         check_rounds: Rounds of the record that `make bench-check` compares with.
     """

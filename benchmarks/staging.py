@@ -1,4 +1,4 @@
-"""Cost of staging, beside inserts into a table without checks, trigger and partitions."""
+"""Cost of staging, compared with inserts into a table without checks, trigger and partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside the peers: the same work, by job-drain and by what else a Python programmer would take.
+"""The same work by job-drain, and by the other systems that a Python programmer might choose.
 
     job_counter   shared memory in which each process counts what it has done
     work          the work itself, the same code for all

@@ -38,7 +38,7 @@ class Disturbed:
         peer: Whose jobs.
         what: What others did meanwhile.
         alone: Jobs a second with no other session, a run each, some before and some afterwards.
-        disturbed: The same beside the disturbance.
+        disturbed: The same alongside the disturbance.
         counted_out: The same, of the processor time that the others left.
     """
 

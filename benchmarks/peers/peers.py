@@ -356,7 +356,7 @@ BARE_LOOPS = Peer(
     app="bare_app",
     programs=_bare,
     at_once=None,
-    why="processes that call the job's function in a loop, beside servers that do nothing.",
+    why="processes that call the job's function in a loop, alongside servers that do nothing.",
     guess=20_000,
 )
 ALSO_UPDATING = (

@@ -101,7 +101,7 @@ def measure(
         finished = _finished(bench, peer) if done.jobs >= jobs else done.last
         used = bench.cpu_seconds(running)
         written = _written(bench)
-        workers, besides = (processes.megabytes(pids) for pids in (running.workers, running.others))
+        workers, others = (processes.megabytes(pids) for pids in (running.workers, running.others))
     by_part = {
         part: (so_far - used_first[part]) / max(done.jobs - first, 1) * 100_000
         for part, so_far in used.items()
@@ -112,7 +112,7 @@ def measure(
         finished_rate=(done.jobs - 1) / max(max(finished, done.last) - done.first, 1e-6),
         cpu_seconds=sum(by_part.values()),
         worker_megabytes=workers,
-        enqueuer_megabytes=besides,
+        enqueuer_megabytes=others,
         cpu_by_part=by_part,
         share_of_others=others,
         wal_bytes=(written.wal_bytes - unfilled.wal_bytes) / max(done.jobs, 1),

@@ -1,4 +1,4 @@
-"""Section of RESULTS.md beside the peers."""
+"""Section of RESULTS.md about the peers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def keeps_up(delays: Delays) -> bool:
 
 def _heading(results: Results) -> str:
     return (
-        "# Beside the peers\n\n"
+        "# Compared with the peers\n\n"
         f"{results.machine} Peers: {', '.join(results.versions)}.\n\n"
         "The same functions run by all, against one PostgreSQL and one Redis on the same cores; a fresh database and "
         "an empty Redis for every run. The queue is filled first, then the workers start; each job counts itself in "
@@ -205,9 +205,9 @@ def _disturbed(results: Results) -> str:
         )
         for each in sorted(results.disturbed, key=lambda each: each.what)
     ]
-    header = ("while", "", "jobs a second alone", "beside it", "ratio", "their processor time counted out")
+    header = ("while", "", "jobs a second alone", "alongside it", "ratio", "their processor time counted out")
     return (
-        f"## Beside other sessions\n\n{figures.table(header, rows)}\n\n"
+        f"## Alongside other sessions\n\n{figures.table(header, rows)}\n\n"
         "The last column divides by the part of the processors that the other sessions have left."
     )
 

@@ -57,7 +57,7 @@ class Results:
         at_once: Jobs that wait 10 ms, 16 of them at a time.
         delays: From commit to start.
         stored: Bytes of a queued job, by peer.
-        disturbed: Beside other sessions.
+        disturbed: Alongside other sessions.
         killed: What became of jobs whose worker was killed between their commit and their finish.
         killed_busy: What became of the jobs in hand of a killed worker.
         ratios: Ratios of the drain by name, one for each round.

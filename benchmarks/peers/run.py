@@ -65,7 +65,7 @@ class Plan:
     Attributes:
         rounds: Of rates and of delays.
         seconds: How long one run of a full queue takes.
-        scheduled: Jobs that wait for tomorrow beside those that are worked.
+        scheduled: Jobs scheduled for tomorrow, in addition to those that run.
         hold_seconds: How long a snapshot is held.
     """
 
@@ -148,9 +148,9 @@ def stored(services: Services, results: Results, _plan: Plan) -> None:
 
 
 def disturbed(services: Services, results: Results, plan: Plan, *, peer: Peer) -> None:
-    """Rates of one peer beside other sessions."""
+    """Rates of one peer alongside other sessions."""
     environments.make({peer.environment})
-    figures.say(f"{peer.name} beside other sessions")
+    figures.say(f"{peer.name} alongside other sessions")
     measured = results.rates_of(NOOP).get(peer.name)
     expected = statistics.median(measured.rates) if measured else peer.guess
     with bench(services) as place:

@@ -30,7 +30,7 @@ _STATEMENT_SECONDS = 600
     required=True,
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Full days (UTC) to keep besides today.",
+    help="Full days (UTC) to keep, not counting today.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped.")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")

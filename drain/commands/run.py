@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
     show_default=True,
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Full days (UTC) of completed jobs to keep besides today; 0 keeps all.",
+    help="Full days (UTC) of completed jobs to keep, not counting today; 0 keeps all.",
 )
 @click.option(
     "--metrics-port",

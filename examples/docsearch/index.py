@@ -1,7 +1,7 @@
 """Second store, which can be rebuilt from the first: SQLite's full text search, FTS5.
 
-A log of runs beside the index has one row for each run of a job, so that a job that ran twice, or for a document that
-does not exist, can be found.
+A log next to the index has one row for each run of a job, which shows jobs that ran twice, or for a document that does
+not exist.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Journal of the application's transactions, in a file of its own: one JSON object a line.
 
-The verdict needs a record besides the two stores: the database has no trace of a transaction that was rolled back.
+The verdict needs a third record: the database has no trace of a transaction that was rolled back.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Scenario:
         return child
 
     def standby(self, name: str) -> Child:
-        """Start `drain run` beside a leader, and return when it stands by."""
+        """Start `drain run` next to a leader, and return when it stands by."""
         child = self.enqueuer(name)
         self.wait(f"the {name} stands by", lambda: child.events("up"))
         self.record("stands_by", process=name)

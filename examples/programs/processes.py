@@ -42,7 +42,7 @@ class Processes:
     Args:
         directory: Directory of their logs.
         variables: Environment variables for them, in the place of all DRAIN_* variables.
-        modules: Directories to import from, beside that of job-drain.
+        modules: Directories to import from, in addition to that of job-drain.
     """
 
     def __init__(self, directory: Path, variables: Mapping[str, str], modules: Iterable[Path] = ()) -> None:
