@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 2500
 NAMESPACE = "bench"
+INSTALLATION = "6a0f4f4c-8a37-4c5c-9d53-0d6d7e1c0b11"
 FILL = """
 INSERT INTO staged_jobs (job_name, job_args)
 SELECT 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n) FROM generate_series(1, %s) AS n
@@ -35,7 +36,7 @@ SELECT 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n) FROM generate
 
 
 class DiscardingProducer(Producer):
-    """Producer that encodes jobs and sends nothing, so that only the move in PostgreSQL is measured."""
+    """Producer that discards jobs, so that only the move in PostgreSQL is measured."""
 
     def push(self, deliveries: object) -> Counter[str]:  # noqa: ARG002
         """Discard the jobs."""
@@ -79,7 +80,7 @@ def pushed_alone(services: Services, jobs: int) -> float:
     """Measure the push alone, without Postgres: batches that are already encoded."""
     batches = [
         [
-            wire.tracked(NAMESPACE, n, "default", "shop.jobs.send_receipt", None, n)
+            wire.tracked(NAMESPACE, n, "default", "shop.jobs.send_receipt", None, n, INSTALLATION)
             for n in range(first, min(first + BATCH_SIZE, jobs))
         ]
         for first in range(0, jobs, BATCH_SIZE)

@@ -62,9 +62,14 @@ class Classification(NamedTuple):
 
 
 def call_around_id(job_name: str, installation: str) -> tuple[bytes, bytes]:
-    """Return a call's bytes before and after the id (five bytes, little-endian)."""
+    """Return a call's bytes before and after the id."""
     name = _shown_name(job_name).encode()
     return _CALL % (len(name), name), _CALL_END % _uuid_bytes(installation)
+
+
+def id_in_call(job_id: int) -> bytes:
+    """Encode an id up to `LARGEST_ID`, as `push.lua` does."""
+    return job_id.to_bytes(5, "little")
 
 
 def call_by_entry_point(job_id: int, installation: str) -> bytes:

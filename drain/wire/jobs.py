@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 from drain.errors import UndeliverableError
 from drain.formatting import visible
-from drain.wire.calls import ENTRY_POINT, LARGEST_ID, NAMED, call_around_id, call_by_entry_point
+from drain.wire.calls import (
+    ENTRY_POINT,
+    LARGEST_ID,
+    NAMED,
+    call_around_id,
+    call_by_entry_point,
+    id_in_call,
+)
 from drain.wire.ids import forwarded_id, tracked_id
 
 # RQ's default; without one, RQ workers fail at the first heartbeat.
@@ -28,20 +35,47 @@ FAILED_TTL_SECONDS = 86_400
 IMPORTS_ENTRY_POINT = f"c{NAMED}\n{ENTRY_POINT.removeprefix(f'{NAMED}.')}\n."
 
 
-class Delivery(NamedTuple):
-    """RQ job to push, in the order of the script's arguments.
+class Template(NamedTuple):
+    """Fields that jobs have in common, in the order of the script's arguments.
 
     Attributes:
         timeout: Seconds until RQ ends the job; -1 for never.
         result_ttl: Seconds that RQ keeps the finished job; "" for RQ's default.
+        shown_name: For the description.
+        data: Up to the job id; all of it unless `data_end` is given.
+        data_end: After the job id.
     """
 
-    rq_id: str
-    timeout: int
-    description: str
-    data: bytes
-    result_ttl: int | str
     queue: str
+    timeout: int
+    result_ttl: int | str
+    shown_name: str
+    data: bytes
+    data_end: bytes = b""
+
+
+class Delivery(NamedTuple):
+    """RQ job to push; the script fills its template by the job id within the RQ id."""
+
+    rq_id: str
+    job_id: int
+    template: Template
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        return self.template.queue
+
+    @property
+    def description(self) -> str:
+        """Text for RQ's tools."""
+        return f"{self.template.shown_name} #{self.job_id}"
+
+    @property
+    def data(self) -> bytes:
+        """Pickled call."""
+        before, after = self.template.data, self.template.data_end
+        return before + id_in_call(self.job_id) + after if after else before
 
 
 def tracked(
@@ -57,22 +91,19 @@ def tracked(
 
     `installation` keeps other databases from claiming the id.
     """
-    shown, before_id, after_id = _template(job_name, installation)
+    template = _template(queue, job_name, timeout_seconds, installation)
     if not installation or not 0 <= job_id <= LARGEST_ID:
-        data = call_by_entry_point(job_id, installation)
-    else:
-        data = before_id + job_id.to_bytes(5, "little") + after_id
-    outer = _NO_TIMEOUT
-    if timeout_seconds is not None:
-        outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)
-    rq_id = tracked_id(namespace, job_id, delivery)
-    return Delivery(rq_id, outer, f"{shown} #{job_id}", data, _TRACKED_RESULT_TTL_SECONDS, queue)
+        template = template._replace(data=call_by_entry_point(job_id, installation), data_end=b"")
+    return Delivery(tracked_id(namespace, job_id, delivery), job_id, template)
 
 
 @lru_cache(maxsize=10_000)
-def _template(job_name: str, installation: str) -> tuple[str, bytes, bytes]:
+def _template(queue: str, job_name: str, timeout_seconds: int | None, installation: str) -> Template:
+    outer = _NO_TIMEOUT
+    if timeout_seconds is not None:
+        outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)
     around_id = call_around_id(job_name, installation) if installation else (b"", b"")
-    return _shown(job_name), *around_id
+    return Template(queue, outer, _TRACKED_RESULT_TTL_SECONDS, _shown(job_name), *around_id)
 
 
 def forwarded(
@@ -95,8 +126,8 @@ def forwarded(
     except (ValueError, RecursionError, pickle.PicklingError) as error:
         raise UndeliverableError(f"the arguments cannot be encoded for RQ: {error}") from error
     timeout = timeout_seconds or _FORWARD_TIMEOUT_SECONDS
-    rq_id = forwarded_id(namespace, job_id)
-    return Delivery(rq_id, timeout, f"{_shown(job_name)} #{job_id}", data, "", queue)
+    template = Template(queue, timeout, "", _shown(job_name), data)
+    return Delivery(forwarded_id(namespace, job_id), job_id, template)
 
 
 def _shown(job_name: str) -> str:

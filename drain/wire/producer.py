@@ -6,7 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import redis
@@ -16,7 +17,7 @@ from drain.wire import scripts
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import reachable
 from drain.wire.ids import is_thin, to_text
-from drain.wire.jobs import FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT, Delivery
+from drain.wire.jobs import FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT, Delivery, Template
 from drain.wire.keys import queue_key
 from drain.wire.namespace_guard import Owner, Ownership, read_owner
 from drain.wire.queues import QueueReader
@@ -30,6 +31,8 @@ JOBS_PER_CALL = 1000
 # 2 ms of Redis' time.
 _QUEUES_PER_CALL = 500
 _HASHES_PER_PAGE = 500
+# Fields of a `Delivery`; an attribute's lookup takes longer.
+_RQ_ID, _TEMPLATE = itemgetter(0), itemgetter(2)
 
 
 class Producer(QueueReader):
@@ -105,7 +108,7 @@ class Producer(QueueReader):
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         common = (now, owners.installation, owners.label, owners.key, FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT)
         with reachable(self.where):
-            arguments = [*common, *chain.from_iterable(deliveries)]
+            arguments = [*common, *_runs(deliveries)]
             answer: Any = owners.mending(lambda: self._push(keys=keys, args=arguments))
         return self._read(answer)
 
@@ -198,6 +201,16 @@ class Producer(QueueReader):
                     removed = _remove(self._redis, queue, rq_ids, installation)
                 kept += len(rq_ids) - removed
                 yield removed
+
+
+def _runs(deliveries: Iterable[Delivery]) -> list[Any]:
+    """Return the script's arguments: the templates, then each run of jobs with the same one."""
+    # redis-py takes 0.25 us per argument; with all fields of a job, a push took twice as long in Python.
+    templates: dict[Template, int] = {}
+    runs: list[int | str] = []
+    for template, run in groupby(deliveries, _TEMPLATE):
+        runs += templates.setdefault(template, len(templates)), " ".join(map(_RQ_ID, run))
+    return [len(templates), *chain.from_iterable(templates), *runs]
 
 
 def _by_queue(answer: Sequence[Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def write_hash(
         "origin": queue,
         "created_at": now,
         "enqueued_at": now,
-        "timeout": whole.timeout,
+        "timeout": whole.template.timeout,
         "description": whole.description,
         "data": whole.data,
     }

@@ -162,6 +162,29 @@ def test_a_call_is_judged_by_its_bytes() -> None:
         assert classify(plain, INSTALLATION).kind is Kind.PLAIN
 
 
+def test_the_script_writes_the_fields_of_each_delivery_in_order(redis: Producer, client: Redis) -> None:
+    ids = (1, 255, 256, 2**32 + 5, 2**39 - 1, 2**39)
+    jobs = [
+        each
+        for job_id in ids
+        for each in (
+            wire.tracked("a-12-3", job_id, "mail", "a.b", None, 5, INSTALLATION),
+            wire.tracked("a-12-3", job_id, "mail", "c.d", 30, 6, INSTALLATION),
+            wire.tracked("a-12-3", job_id, "default", "a.b", None, 7, INSTALLATION),
+            wire.forwarded("a-12-3", job_id, "mail", "a.b", "[1, 2]", "{}", 5),
+        )
+    ]
+    redis.push(jobs)
+
+    for job in jobs:
+        found = client.hmget(f"rq:job:{job.rq_id}", ["origin", "timeout", "description", "data"])
+        timeout = str(job.template.timeout)
+        assert found == [job.queue.encode(), timeout.encode(), job.description.encode(), job.data]
+    for queue in ("mail", "default"):
+        pushed = [job.rq_id.encode() for job in jobs if job.queue == queue]
+        assert listed(client, f"rq:queue:{queue}") == pushed
+
+
 def test_the_largest_id_is_read_back_exactly(redis: Producer, client: Redis) -> None:
     redis.push([tracked(2**63 - 1)])
 

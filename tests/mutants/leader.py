@@ -92,9 +92,9 @@ MUTANTS = (
         "drain/enqueuer/mover.py",
         "            ids = [row.id for row in moved]\n",
         "            ids = [row.id for row in moved]\n"
-        '            of = self._redis.namespace, "-", b"", 60\n'
+        "            from drain.wire import tracked\n"
         "            self._redis.push(\n"
-        '                Delivery(f"{of[0]}-{row.id}-{number}", -1, *of[1:], row.queue)\n'
+        '                tracked(self._redis.namespace, row.id, row.queue, "-", None, number)\n'
         "                for number, row in enumerate(moved, before + 1)\n"
         "            )\n",
         ("test_enqueuer.py::test_a_tracked_job_is_committed_before_it_is_pushed",),

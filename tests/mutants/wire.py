@@ -125,9 +125,9 @@ MUTANTS = (
     ),
     Mutant(
         "cut ids in calls to four bytes",
-        "drain/wire/jobs.py",
-        'job_id.to_bytes(5, "little")',
-        '(job_id % 2**32).to_bytes(5, "little")',
+        "drain/wire/lua/push.lua",
+        "struct.pack('<I5', job_id)",
+        "struct.pack('<I5', job_id % 4294967296)",
         ("test_wire.py::test_a_call_names_the_installation_and_keeps_the_hash_compact",),
     ),
     Mutant(

@@ -6,11 +6,14 @@
 --
 -- KEYS: lists of queues that must take their jobs.
 -- ARGV: time, installation, label, key of the namespace, seconds for which RQ keeps a failed job, `result` of tracked
---   jobs; then for each job: RQ id, timeout, description, data, result_ttl ('' for a forwarded job), queue.
+--   jobs, number of templates; each template: queue, timeout, result_ttl ('' for a forwarded job), name to show, data up
+--   to the job id, data after it ('' if the former is all); then each run of jobs with the same template: its index from
+--   0, and their RQ ids, separated by spaces.
 -- Returns the text of the database that feeds the namespace, or ''; the queues whose key is not a list; each queue that
 --   another database feeds, followed by the text of that database; each queue whose list took jobs, followed by the
 --   length of the list; and keys of RQ's that hold something else.
-local now, ours, label, marker, failure_ttl, result = unpack(ARGV, 1, 6)
+local now, ours, label, marker, failure_ttl, result, templates = unpack(ARGV, 1, 7)
+local first_template, size = 8, 6
 local no_lists, foreign = {}, {}
 local function is_ours(queue)
   if ours == '' then return true end
@@ -52,17 +55,22 @@ local function write(id, timeout, description, data, result_ttl, queue)
   redis.call('UNLINK', key)
   return write(id, timeout, description, data, result_ttl, queue)
 end
-for i = 7, #ARGV, 6 do
-  local queue = ARGV[i + 5]
+for i = first_template + size * templates, #ARGV, 2 do
+  local template = first_template + size * ARGV[i]
+  local queue, timeout, result_ttl, name, data, data_end = unpack(ARGV, template, template + size - 1)
   local ids = ids_of[queue]
   if ids == nil then
     ids = is_ours(queue) and {}
     ids_of[queue] = ids
   end
   if ids then
-    local failed = write(unpack(ARGV, i, i + 5))
-    if failed then return failed end
-    ids[#ids + 1] = ARGV[i]
+    for id, job_id in string.gmatch(ARGV[i + 1], '(%S+%-(%d+)%-%w+)') do
+      local call = data
+      if data_end ~= '' then call = data .. struct.pack('<I5', job_id) .. data_end end
+      local failed = write(id, timeout, name .. ' #' .. job_id, call, result_ttl, queue)
+      if failed then return failed end
+      ids[#ids + 1] = id
+    end
   end
 end
 for queue, ids in pairs(ids_of) do
