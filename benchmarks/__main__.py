@@ -1,6 +1,6 @@
-"""`make bench`: measures part after part, and writes each to RESULTS.md as soon as it ends.
+"""`make bench`: measure the parts in order, and write each to RESULTS.md as soon as it ends.
 
-A run that was ended, or in which a part failed, goes on with the parts that are not done for this commit.
+After an interruption or a failure, the next run measures the parts that are not done for this commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHORT_DIRECTORY = HERE / ".short"
 
 
 def main() -> None:
-    """Measure the parts that are not done; the exit code is 1 if one of them has failed."""
+    """Measure the parts that are not done; exit with 1 if any fails."""
     arguments = _arguments()
     place = _place(arguments)
     progress = Progress.load(place.directory / ".progress.json", commit(), again=arguments.again)
@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def _measure(part: str, place: Place, progress: Progress) -> bool:
-    """Measure one part; says what went wrong if it fails, since the others can still be measured."""
+    """Measure one part; on failure, print the traceback and return False, so that the others still run."""
     figures.say(f"\n== {part}, on servers: {place.kind}")
     began = monotonic()
     try:
         measure(part, place)
-    # A part may end by SystemExit: exactness and crashes are programs of their own as well.
+    # exactness and crashes are also standalone programs, which exit on failure.
     except (Exception, SystemExit):  # noqa: BLE001
         traceback.print_exc()
         return False
@@ -51,16 +51,16 @@ def _measure(part: str, place: Place, progress: Progress) -> bool:
 
 
 def _announce(kind: str, progress: Progress, wanted: list[str], left: list[str]) -> None:
-    """Say what is going to be measured, and how long that took the last time."""
+    """Print the parts to measure, and how long they took last time."""
     figures.say(f"commit {progress.commit or 'not known'}, servers: {kind}")
     for part in wanted:
         state = progress.last_time(kind, part) if part in left else "done for this commit"
         figures.say(f"  {part:16} {state}")
     known = [progress.seconds.get(f"{kind}:{part}") for part in left]
     total = in_words(sum(seconds or 0.0 for seconds in known))
-    figures.say(f"the last time the {len(left)} parts took {total}" if all(known) and left else "")
+    figures.say(f"last time, the {len(left)} parts took {total}" if all(known) and left else "")
     if len(left) < len(wanted):
-        figures.say("--again measures the parts that are done, too")
+        figures.say("--again also measures the parts that are done")
 
 
 def _place(arguments: argparse.Namespace) -> Place:
@@ -78,9 +78,9 @@ def _arguments() -> argparse.Namespace:
         "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to measure, in this order"
     )
     parser.add_argument("--servers", choices=servers.KINDS, default=servers.EMBEDDED, help="kind of servers")
-    parser.add_argument("--again", action="store_true", help="measure the parts that are done, too")
+    parser.add_argument("--again", action="store_true", help="also measure the parts that are done")
     parser.add_argument(
-        "--short", action="store_true", help=f"small sizes, to see that all runs; writes to {SHORT_DIRECTORY}"
+        "--short", action="store_true", help=f"small sizes, as a smoke test; writes to {SHORT_DIRECTORY}"
     )
     parser.add_argument("--directory", type=Path, help="directory to write to")
     for field in fields(Sizes):

@@ -1,8 +1,8 @@
-"""Rate of admissions in a queue with rules, and the wait of a key behind a million jobs of another.
+"""Admission rate in a queue with rules, and how long a key waits behind a million jobs of another.
 
     python -m benchmarks.admission [--quick] [--rows 1000000] [--keys 10000] [--seconds 10] [--rounds 3]
 
-One process plays the leader and another one the workers, which finish whatever has been admitted. Nothing is pushed.
+One process acts as the leader. Another acts as the workers and finishes all admitted jobs. Nothing is pushed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WITH done AS (
         ORDER BY delivery LIMIT %s)) RETURNING delivery
 ) SELECT coalesce(max(delivery), %s) FROM done
 """
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {"rows": (1_000_000, 100_000), "keys": (10_000, 1000), "seconds": (10.0, 3.0), "rounds": (3, 1)}
 _TURNS = Rules(_QUEUE, running=8000, running_per_key=4, fair=True)
 _ORDERED = Rules(_QUEUE, running=8000, ordered=True)
@@ -67,7 +67,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Admitting:
-    """The leader's part: looks, selects, moves, commits."""
+    """The leader's work: look, select, move, commit."""
 
     def __init__(self, connection: postgres.Connection, rules: Rules) -> None:
         connection.execute("; ".join(SESSION))
@@ -90,7 +90,7 @@ class Admitting:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Admissions a second, processor time of each in the leader and in its session, and the leader's memory."""
+    """Admissions a second, processor time per admission in the leader and its session, and the leader's memory."""
 
     per_second: float
     leader_us: float
@@ -124,7 +124,7 @@ def _finish_for_ever(database_url: str, at_once: int) -> None:
 
 
 def rate(started: Services, rows: int, keys: int, seconds: float, rules: Rules, *, held: bool) -> Rate:
-    """Measure admissions under these rules out of this number of rows and keys."""
+    """Measure admissions under these rules from `rows` rows of `keys` keys."""
     rates.refill(started, 0)
     with psycopg.connect(started.database_url, autocommit=True) as connection:
         connection.execute(_FILL, (keys, rows))
@@ -141,7 +141,7 @@ def rate(started: Services, rows: int, keys: int, seconds: float, rules: Rules, 
 
 
 def wait_behind(started: Services, rows: int, keys: int) -> tuple[float, dict[str, float]]:
-    """Measure how long the last of some keys waits behind a backlog of another, and shares by weight."""
+    """Measure how long the last of some keys waits behind another key's backlog, and turns by weight."""
     rates.refill(started, 0)
     rules = Rules(_QUEUE, running=1000, fair=True, weights={"w2": 2, "w3": 3})
     with (
@@ -175,7 +175,7 @@ def _megabytes() -> float:
 
 def section(started: Services, *, rows: int, keys: int, seconds: float, rounds: int) -> str:
     """Measure and return the figures as Markdown."""
-    figures.say(f"admissions out of {rows:,} rows of {keys:,} keys")
+    figures.say(f"admissions from {rows:,} rows of {keys:,} keys")
     found: dict[str, list[Rate]] = {name: [] for name in _CASES}
     for name in (*_CASES,) * rounds:
         rules, held = _CASES[name]
@@ -207,10 +207,10 @@ def section(started: Services, *, rows: int, keys: int, seconds: float, rounds: 
     behind = f"{median(waits):.2f} s ({min(waits):.2f} – {max(waits):.2f})"
     return (
         f"## Admissions\n\n{table}\n\n"
-        f"{rows:,} rows of {keys:,} keys. Where keys take turns, four jobs of each may run at a time; in an ordered "
-        f"queue one. To reach: 20,000 a second, under 150 MB. Behind {rows:,} rows of one key the last of "
-        f"{keys // 10:,} keys began after {behind}; "
-        f"keys of the weights 1, 2 and 3 had turns as {weights}, in the last round."
+        f"{rows:,} rows of {keys:,} keys. Where keys take turns, each may run four jobs at a time; in an ordered "
+        f"queue, one. Goal: 20,000 a second, under 150 MB. Behind {rows:,} rows of one key, the last of "
+        f"{keys // 10:,} keys started after {behind}. "
+        f"Turns of keys with the weights 1, 2 and 3, in the last round: {weights}."
     )
 
 

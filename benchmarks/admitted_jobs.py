@@ -7,13 +7,13 @@ import random
 
 from drain import job
 
-# Attempts of a hundred that fail, and wait for their retry.
+# Percentage of attempts that fail and are retried.
 _FAILURES = 2
 
 
 @job(lease_seconds=5, max_attempts=20)
 async def call(milliseconds: int) -> None:
-    """Wait as for an answer of another service, and fail now and then."""
+    """Simulate a call to another service, which sometimes fails."""
     await asyncio.sleep(milliseconds / 1000)
     if random.randrange(100) < _FAILURES:
         raise ConnectionError("the other service has failed")

@@ -1,4 +1,4 @@
-"""Command line of a module that measures one section: its sizes, and servers of its own."""
+"""Command line of a module that measures one section on its own servers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from drain.embedded import services
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    # Sizes of a measurement by name: of the whole one, and of the short form.
+    # Full and short sizes of a measurement by name.
     Sizes = Mapping[str, tuple[float, float]]
 
 
 def sizes_of(sizes: Sizes, *, quick: bool) -> dict[str, Any]:
-    """Choose the sizes of the short form, or of the whole one."""
+    """Choose the short or the full sizes."""
     return {name: size[quick] for name, size in sizes.items()}
 
 
 def run(name: str, section: Callable[..., str], sizes: Sizes) -> None:
-    """Measure on servers of its own, as the options say, and print the section."""
+    """Start servers, measure with the sizes from the command line, and print the section."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--quick", action="store_true", help="the short form")
     for option, (whole, short) in sizes.items():

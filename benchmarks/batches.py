@@ -1,4 +1,4 @@
-"""`python -m benchmarks.batches`: batches and flows, jobs that wait for events, and steps that are undone."""
+"""`python -m benchmarks.batches`: batches, flows, jobs that wait for events, and undone steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Row = tuple[str, str]
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {"most": (1_000_000, 5000), "members": (100_000, 2000), "jobs": (300, 20), "rounds": (3, 1)}
 _CONNECTIONS = 10
 _HAS_ENDED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE id = %s) AND EXISTS (SELECT FROM inflight_jobs)"
@@ -143,7 +143,7 @@ def _fan_in(started: Services, members: int, rounds: range) -> Iterator[Row]:
 
 
 def _ended(started: Services, members: int, together: int) -> float:
-    """Finish members in flight; return the seconds until the batch has ended and its callback is in flight."""
+    """Finish members in flight; returns the seconds until the batch has ended and its callback is in flight."""
     rates.refill(started, 0)
     ended: list[float] = []
     redis = rates.DiscardingProducer(started.redis_url, rates.NAMESPACE)
@@ -168,7 +168,7 @@ def _ended(started: Services, members: int, together: int) -> float:
 
 
 def _graph(started: Services, nodes: int) -> Iterator[Row]:
-    """Stage levels of ten nodes that each wait for two of the level before."""
+    """Stage levels of ten nodes that each wait for two nodes of the previous level."""
     rates.refill(started, 0)
     flow = drain.Flow("benchmark")
     for number in range(nodes):

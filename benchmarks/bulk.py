@@ -30,7 +30,7 @@ SELECT n, 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n), '{}', 'ma
     now(), 'worker:1', 1, 1
 FROM generate_series(1, %s) AS n
 """
-# Program for comparison: a script that stages a job for each row of a server-side cursor.
+# Baseline: a script that reads the rows through a server-side cursor.
 CURSOR = """
 import os, psycopg
 with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
@@ -40,7 +40,7 @@ with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
         rows = sum(1 for _ in cursor)
 assert rows == {rows}, rows
 """
-# Program that measures the second read of a session: Spark starts in seconds, and compiles code that runs often.
+# Times the second read of a session, because Spark takes seconds to start and compiles hot code.
 READ = """
 import os, sys
 from time import perf_counter
@@ -61,11 +61,11 @@ READ_COLUMNS = "id, job_name, queue, priority, tag, staged_at, claimed_at, finis
 
 
 class Run(NamedTuple):
-    """Run of one command, from its start to its end.
+    """Result of one command.
 
     Attributes:
         seconds: Duration.
-        megabytes: Peak memory of the command and all of its processes together.
+        megabytes: Combined peak memory of the command and its descendants.
         output: Standard output.
     """
 
@@ -75,12 +75,12 @@ class Run(NamedTuple):
 
 
 def drain(services: Services, *words: str) -> Run:
-    """Run a `drain` command to its end."""
+    """Run a `drain` command to completion."""
     return program(services, "-c", "from drain.__main__ import main; main()", *words)
 
 
 def program(services: Services, *words: str) -> Run:
-    """Run Python to its end."""
+    """Run Python to completion."""
     environment = os.environ | {"DRAIN_DATABASE_URL": services.database_url, "PYTHONPATH": str(ROOT)}
     began = perf_counter()
     process = subprocess.Popen(
@@ -94,7 +94,7 @@ def program(services: Services, *words: str) -> Run:
 
 
 def make(services: Services, directory: Path, statements: Sequence[str]) -> None:
-    """Let Spark write files by statements in its SQL, in which {directory} is replaced by the directory."""
+    """Write a Parquet file from each Spark SQL statement, with `{directory}` in it replaced."""
     lines = "".join(
         f"    spark.sql({statement.format(directory=directory)!r}).write.parquet({str(directory / name)!r})\n"
         for name, statement in (each.split(": ", 1) for each in statements)
@@ -107,7 +107,7 @@ def make(services: Services, directory: Path, statements: Sequence[str]) -> None
 
 
 def copied(services: Services, rows: Path) -> float:
-    """Measure the seconds that psql's COPY takes for the same rows, from a file."""
+    """Measure the seconds that psql's COPY takes for the same rows from a file."""
     psql = str(find_postgres(None) / "psql")
     command = f"\\copy staged_jobs ({COLUMNS}) FROM '{rows}' CSV"
     began = perf_counter()
@@ -116,7 +116,7 @@ def copied(services: Services, rows: Path) -> float:
 
 
 def inserted(services: Services, rows: int, *, autocommit: bool) -> float:
-    """Measure the rows a second of a loop of single inserts, each in a transaction of its own or all in one."""
+    """Measure the rows a second of a loop of single inserts, committed one by one or in one transaction."""
     statement = f"INSERT INTO staged_jobs ({COLUMNS}) VALUES ('shop.jobs.index', %s::jsonb, 'bulk', 100)"
     with psycopg.connect(services.database_url, autocommit=autocommit) as connection:
         began = perf_counter()
@@ -134,7 +134,7 @@ def empty(services: Services) -> None:
 
 
 def finish(services: Services, rows: int) -> None:
-    """Insert this number of finished jobs."""
+    """Insert this many finished jobs."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute(FINISH, (rows,))
         connection.execute("VACUUM ANALYZE finished_jobs")
@@ -143,7 +143,7 @@ def finish(services: Services, rows: int) -> None:
 
 @contextmanager
 def place() -> Iterator[Path]:
-    """Make a directory for the files of a benchmark."""
+    """Provide an empty directory for the files of a benchmark, and delete it afterwards."""
     directory = ROOT / "benchmarks" / ".files"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -155,7 +155,7 @@ def place() -> Iterator[Path]:
 
 @contextmanager
 def _peak(pid: int) -> Iterator[list[float]]:
-    """Sampler of the peak memory, in MB, that a process and all of its descendants have together."""
+    """Sample the combined peak memory of a process and its descendants, in MB."""
     peak = [0.0]
     ended = threading.Event()
 
@@ -188,7 +188,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _megabytes(pid: int) -> float:
-    # Proportional size: Spark's Python workers are forks, so memory that processes share is divided among them.
+    # Proportional set size, because Spark's Python workers are forks that share memory.
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

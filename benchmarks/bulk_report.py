@@ -1,4 +1,4 @@
-"""Report of bulk work: figures, and their growth with the number of rows."""
+"""Report on bulk work: figures, and how they grow with the number of rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _ARCHIVED = (
 
 
 def sections(started: Services, rounds: int, *, scale: float = 1.0) -> list[str]:
-    """Measure all parts, each as Markdown.
+    """Measure all parts; returns a Markdown section for each.
 
     Args:
         started: Servers to use.
-        rounds: Of what is compared.
-        scale: What the sizes are multiplied with: 1 for what is to be shown.
+        rounds: Rounds of each comparison.
+        scale: Factor of all sizes; 1 for published figures.
     """
     with bulk.place() as directory:
         return [
@@ -55,7 +55,7 @@ def sections(started: Services, rounds: int, *, scale: float = 1.0) -> list[str]
 
 
 def growth(started: Services, plot: Path, *, scale: float = 1.0) -> str:
-    """Measure each command at three sizes; returns the section, whose picture is written to `plot`."""
+    """Measure each command at three sizes, draw the picture at `plot`, and return the section."""
     with bulk.place() as directory:
         return _growth(started, directory, [int(n * MILLION * scale) for n in (1, 3, 10)], plot)
 
@@ -113,10 +113,10 @@ def _backfill(started: Services, directory: Path, rows: int, rounds: int) -> str
         ],
     )
     return (
-        f"## Backfill of {rows:,} rows\n\n{table}\n\n{ratios}\n\nA backfill of no rows, the start of Spark, takes "
-        f"{statistics.median(measured['start']):.1f} s of it: the JVM and its session. The rest is one `COPY`, "
-        "in a transaction of its own on one core, while Spark encodes the next rows. "
-        f"All processes of the command together had {memory:,.0f} MB at the most."
+        f"## Backfill of {rows:,} rows\n\n{table}\n\n{ratios}\n\nThe start of the JVM and its Spark "
+        f"session takes {statistics.median(measured['start']):.1f} s, measured by an empty backfill. The rest is "
+        "one `COPY`, in its own transaction on one core, while Spark encodes the next rows. "
+        f"All processes of the command together used at most {memory:,.0f} MB."
     )
 
 
@@ -140,10 +140,10 @@ def _reading(started: Services, rows: int, rounds: int) -> str:
         figures.say(f"  {cursor[-1]:,.0f}, {spark[-1]:,.0f}")
     table = _rates_table({"a psycopg server cursor": cursor, "the Spark data source": spark})
     return (
-        f"## Reading {rows:,} finished jobs\n\n{table}\n\nRatio: {figures.ratio(spark, cursor)}; to reach: 3. "
-        "Ten columns of each row; the second read of a session, with as many connections as cores. What is left is "
-        "processor time: on such a machine psql takes 0.8 s to copy these rows out in binary, and ADBC 1.2 s on "
-        "one connection."
+        f"## Reading {rows:,} finished jobs\n\n{table}\n\nRatio: {figures.ratio(spark, cursor)}; goal: 3. "
+        "Ten columns of each row; the second read of a session, with one connection per core. The rest is "
+        "processor time: on such a machine, psql takes 0.8 s to copy these rows out in binary, and ADBC takes 1.2 s "
+        "on one connection."
     )
 
 
@@ -153,14 +153,14 @@ def _reconcile(started: Services, directory: Path, rows: int) -> str:
     counts = json.loads(run.output)
     figures.say(f"  {run.seconds:.1f} s, {run.megabytes:,.0f} MB")
     return (
-        f"## Reconcile of {rows:,} keys against {rows:,}\n\n1 % of them differ. **{run.seconds:.0f} s** (to reach: "
-        f"under 120), **{run.megabytes:,.0f} MB** at the most, all processes together (to reach: under 3,000). Found: "
+        f"## Reconcile of {rows:,} keys against {rows:,}\n\n1 % of the keys differ. **{run.seconds:.0f} s** (goal: "
+        f"under 120), at most **{run.megabytes:,.0f} MB** for all processes together (goal: under 3,000). Result: "
         f"`{json.dumps(counts)}`"
     )
 
 
 def reconcile(started: Services, directory: Path, rows: int) -> bulk.Run:
-    """Compare so many keys on either side, one in a hundred of which differ."""
+    """Reconcile this many keys on either side, with one difference per hundred keys."""
     source, target = f"source{rows}.parquet", f"target{rows}.parquet"
     statements = [f"{source}: {_KEYS.format(rows=rows)}", f"{target}: {_TARGET.format(rows=rows)}"]
     bulk.make(started, directory, statements)
@@ -184,8 +184,8 @@ def _stats(started: Services, directory: Path, rows: int) -> str:
     run = stats(started, directory, rows)
     figures.say(f"  {run.seconds:.1f} s, {run.megabytes:,.0f} MB")
     return (
-        f"## Statistics of {rows:,} archived jobs\n\n**{run.seconds:.0f} s** (to reach: under 60), "
-        f"{run.megabytes:,.0f} MB at the most, all processes together. 20 job names on 5 queues, a month of days."
+        f"## Statistics of {rows:,} archived jobs\n\n**{run.seconds:.0f} s** (goal: under 60), at most "
+        f"{run.megabytes:,.0f} MB for all processes together. 20 job names, 5 queues, one month."
     )
 
 
@@ -224,10 +224,10 @@ def _latency(started: Services, directory: Path, rows: int, seconds: float) -> s
     table = figures.table(("from commit", "p50 ms", "p99 ms"), rows_)
     figures.say(table)
     return (
-        f"## Single jobs alongside a backfill of {rows:,} rows\n\n{table}\n\nTo reach: p99 not doubled. "
+        f"## Single jobs alongside a backfill of {rows:,} rows\n\n{table}\n\nGoal: p99 does not double. "
         f"{latency.PER_SECOND} transactions a second for {seconds:.0f} s, each with one job, while the command starts, "
-        "copies, commits, and its jobs are drained to a queue of their own. Two cores are then shared by Spark, which "
-        "gives way, and by PostgreSQL, which copies and inserts for it and does not; the start is that of RQ's worker."
+        "copies and commits, and its jobs are drained to a separate queue. Spark and PostgreSQL then share two "
+        "cores. Spark yields; PostgreSQL, which copies and inserts for it, does not. The start is that of RQ's worker."
     )
 
 

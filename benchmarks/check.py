@@ -1,11 +1,11 @@
-"""`make bench-check`: whether the ratios are still those that are recorded.
+"""`make bench-check`: compare the ratios with the recorded ones.
 
     python -m benchmarks.check [--servers debian] [--groups noop update] [--rounds 12]
     python -m benchmarks.check --record [--servers debian] [--rounds 9]
 
-Rounds go on until each ratio has a verdict, or until there have been too many; groups whose ratios all have one are
-not measured again. The exit code is 0 if all ratios hold, 1 if one has fallen, and 3 if one cannot be told on a machine
-that is so noisy. `benchmarks/verdict.py` says how a verdict is made, `benchmarks/check_figures.py` of what.
+Rounds continue until each ratio has a verdict, up to a maximum. Groups whose ratios all have one are not measured
+again. The exit code is 0 if all ratios hold, 1 if any fell, and 3 if the machine is too noisy to tell.
+`benchmarks/check_figures.py` defines the ratios, `benchmarks/verdict.py` the verdict.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ROUNDS = 12
 RECORD_ROUNDS = 9
 RECORD_TITLE = (
     "# Ratios that `make bench-check` compares with\n\n"
-    "Short runs, ours and a yardstick by turns; higher is better. A ratio of processor time is the yardstick's time "
-    "a job over ours, in all processes or in one part of ours. The bounds are those of the median: each is wrong "
+    "Short runs, alternating with a yardstick; higher is better. A ratio of processor time is the yardstick's time "
+    "per job over ours, in all processes or in one part of ours. Each bound of the median is wrong "
     f"with a probability of at most {verdict.DOUBT:.0%}."
 )
 
@@ -55,7 +55,7 @@ def main() -> None:
         recorded = results.load(arguments.servers).check
         if not recorded:
             sys.exit(
-                f"no ratios are recorded on these servers: run `{_RECORD} --servers {arguments.servers}`"
+                f"no ratios are recorded for these servers: run `{_RECORD} --servers {arguments.servers}`"
             )
         found = _measure(started, arguments, recorded)
     verdicts = {name: _judge(name, ratios, recorded) for name, ratios in found.items()}
@@ -85,7 +85,7 @@ def table(found: Ratios) -> str:
 
 
 def compared(found: Ratios, recorded: Ratios) -> str:
-    """A table of the ratios, the recorded ones, and the verdicts."""
+    """Format measured ratios, recorded ratios and verdicts as a table."""
     rows = []
     for name, ratios in found.items():
         before = statistics.median(recorded[name]) if name in recorded else None
@@ -105,7 +105,7 @@ def compared(found: Ratios, recorded: Ratios) -> str:
 
 
 def _measure(started: Services, arguments: argparse.Namespace, recorded: Ratios) -> dict[str, list[float]]:
-    """Measure round after round, of the groups without a verdict."""
+    """Measure rounds of the groups that have no verdict yet."""
     _install()
     found: dict[str, list[float]] = {}
     left = [group for group in groups() if group.name in arguments.groups]
@@ -127,7 +127,7 @@ def _measure(started: Services, arguments: argparse.Namespace, recorded: Ratios)
 def _one_round(
     place: Bench, left: Sequence[Group], number: int, found: dict[str, list[float]]
 ) -> dict[str, list[str]]:
-    """Measure one round and add its ratios; returns the names of the ratios of each group."""
+    """Measure one round and add its ratios; returns the names of the ratios by group."""
     names = {}
     for group in left:
         ratios = group.measure(place, number)
@@ -139,7 +139,7 @@ def _one_round(
 
 
 def _judge(name: str, ratios: Sequence[float], recorded: Ratios) -> Verdict:
-    # A ratio that is new has nothing that it could have fallen from.
+    # A new ratio has no record to compare with.
     if name not in recorded:
         return Verdict.HOLDS
     return verdict.verdict(ratios, recorded[name])
@@ -154,11 +154,9 @@ def _conclude(verdicts: Sequence[Verdict], seconds: float) -> None:
     counts = ", ".join(f"{verdicts.count(each)} {each.value}" for each in Verdict)
     figures.say(f"\n{counts}; {in_words(seconds)}")
     if Verdict.FELL in verdicts:
-        figures.say(f"FELL: a ratio is below {verdict.ALLOWED} of what is recorded.")
+        figures.say(f"FELL: a ratio is below {verdict.ALLOWED} of its record.")
     elif Verdict.CANNOT_TELL in verdicts:
-        figures.say(
-            "CANNOT TELL: the rounds differ too much on this machine now. Repeat it when it is quiet."
-        )
+        figures.say("CANNOT TELL: the rounds differ too much on this machine. Repeat when it is quiet.")
 
 
 def _install() -> None:

@@ -1,8 +1,8 @@
-"""Figures of `make bench-check`: few and quick ones, each a ratio of the same round, and the better the higher.
+"""Ratios of `make bench-check`: few and quick, each from a single round; higher is better.
 
-A rate of ours is divided by that of a yardstick that runs right before or after it; a processor time of the yardstick
-by that of ours. The yardstick tells how fast the machine is just then, so it need not be the best of the peers: it is
-PgQueuer, which works in the same two stores, loops without a queue, RQ itself, or the halves of the drain.
+Our rate is divided by the rate of a yardstick that runs right before or after it, and the yardstick's processor time by
+ours. The yardstick shows how fast the machine is at that moment, so it need not be the fastest peer. It is PgQueuer
+(which works in the same two stores), loops without a queue, RQ itself, or the halves of the drain.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from benchmarks.peers.peers import Peer
     from benchmarks.peers.rate import Run
 
-    # Measures one round, by its number; returns the ratios by name.
+    # Measures the round with this number; returns the ratios by name.
     Round = Callable[[Bench, int], dict[str, float]]
 
-# As many on a slow machine as on a fast one: what a start costs is then the same part of a job's processor time.
+# The same number on all machines, so that start-up is the same share of a job's processor time.
 _JOBS = {run.NOOP: 25_000, run.UPDATE: 4000, run.CPU: 1500}
 _PATIENCE_SECONDS = 10
 _DELAY_SECONDS = 2.0
@@ -36,10 +36,10 @@ _STOCK_WORKER = "`rq worker --worker-class rq.SimpleWorker`"
 
 @dataclass(frozen=True)
 class Group:
-    """Figures that are measured together.
+    """Figures measured together.
 
     Attributes:
-        name: For the command line.
+        name: Name on the command line.
         measure: Measures one round.
     """
 
@@ -48,7 +48,7 @@ class Group:
 
 
 def groups() -> list[Group]:
-    """All groups, those with the most figures first."""
+    """Return all groups, those with the most figures first."""
     updates = (peers.OURS_ON_PSYCOPG, peers.OURS)
     return [
         Group("noop", _beside(run.NOOP, "does nothing", peers.PGQUEUER, (peers.OURS,), "Redis")),
@@ -84,7 +84,7 @@ def _run(place: Bench, peer: Peer, work: str) -> Run:
 
 
 def _ratios(label: str, ours: Run, yardstick: Run, parts: Sequence[str]) -> dict[str, float]:
-    """The rate, the processor time, and the processor time of ours in single parts."""
+    """Compute the ratios of rate, of processor time, and of processor time to single parts of ours."""
     return {
         f"{label}, jobs a second": ours.rate / yardstick.rate,
         f"{label}, processor time": yardstick.cpu_seconds / ours.cpu_seconds,

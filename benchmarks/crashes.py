@@ -1,9 +1,9 @@
-"""Jobs that commit in groups while PostgreSQL is killed again and again.
+"""Jobs that commit in groups while PostgreSQL is killed repeatedly.
 
     python -m benchmarks.crashes [--quick] [--crashes 50] [--jobs 100000] [--seed 15]
 
-Each job leaves its id in a table, in its own transaction. After each crash, and at the end, the table is compared with
-`finished_jobs`: the exit code is 1 if an id stands in one of them and not in the other, or twice.
+Each job writes its id to a table in its own transaction. After each crash and at the end, the table is compared with
+`finished_jobs`. The exit code is 1 if an id is in only one of the two, or appears twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INSERT INTO staged_jobs (job_name, queue)
 SELECT CASE number % 2 WHEN 0 THEN 'benchmark.grouped' ELSE 'benchmark.flushed' END, 'crashes'
 FROM generate_series(1, {}) AS number
 """
-# Numbers of jobs whose writes and finish differ, of those that wrote twice, and of those that are done.
+# Counts of jobs with only a write or only a finish, with two writes, and finished.
 _COMPARE = """
 SELECT count(*) FILTER (WHERE (written IS NULL) <> (finished IS NULL)), count(*) FILTER (WHERE written > 1),
     count(*) FILTER (WHERE finished = 1)
@@ -46,19 +46,19 @@ FULL JOIN (SELECT id, count(*) AS finished FROM finished_jobs GROUP BY id) AS f 
 
 @job(name="benchmark.grouped", queue="crashes", commit="grouped", lease_seconds=3)
 def grouped() -> None:
-    """Leave the id, in a commit that waits for the disk together with others."""
+    """Write the id, in a commit that waits for the disk together with others."""
     with psycopg_transaction() as connection:
         connection.execute("INSERT INTO written VALUES (%s)", (current_job().id,))
 
 
 @job(name="benchmark.flushed", queue="crashes", lease_seconds=3)
 def flushed() -> None:
-    """Leave the id, in a commit that waits for the disk by itself."""
+    """Write the id, in a commit that waits for the disk alone."""
     grouped.function()
 
 
 def section(services: Services, *, crashes: int, jobs: int, seed: int) -> str:
-    """Crash, compare, and return the figures as Markdown; end the process with 1 if something differs."""
+    """Crash, compare, and return the figures as Markdown; exit with 1 on any difference."""
     figures.say(f"{crashes} crashes of PostgreSQL under load")
     chance = random.Random(seed)
     with ExitStack() as stack:
@@ -88,10 +88,10 @@ def section(services: Services, *, crashes: int, jobs: int, seed: int) -> str:
         _execute(services, "DROP TABLE written")
     differ, twice, done = found
     text = (
-        f"## Crashes of PostgreSQL\n\n{crashes} times PostgreSQL was killed by SIGKILL while two worker processes "
-        f'ran jobs of one INSERT, half of them with `commit="grouped"`. Of {staged:,} jobs {done:,} finished; a crash '
-        f"has undone {undone:,} commits, and these jobs ran again. Jobs with a write and no finish, or a finish and no "
-        f"write: {max(worst, differ)}; with two writes: {twice}; to reach: none."
+        f"## Crashes of PostgreSQL\n\nPostgreSQL was killed by SIGKILL {crashes} times while two worker processes "
+        f'ran jobs of one INSERT, half of them with `commit="grouped"`. Of {staged:,} jobs, {done:,} finished. Crashes '
+        f"undid {undone:,} commits, and these jobs ran again. Jobs with a write but no finish, or a finish but no "
+        f"write: {max(worst, differ)}; with two writes: {twice}; goal: none."
     )
     if worst or differ or twice or done != staged:
         print(text)

@@ -1,4 +1,4 @@
-"""A crowd of jobs in every state, written by SQL in some seconds; among them those whose texts are hostile.
+"""Millions of jobs in every state, inserted by SQL within seconds; some have hostile texts.
 
 python -m benchmarks.crowd postgresql://... --finished 10000000 --staged 1000000
 """
@@ -14,7 +14,7 @@ from drain.database.postgres import Connection
 
 QUEUES = 20
 SCRIPT = "<script>window.hacked = true</script>"
-# Texts that try to leave the place where they are shown: markup, links, directions of writing, controls, no end.
+# Texts that try to escape their place on a page: markup, links, writing directions, control characters, length.
 HOSTILE = (
     SCRIPT,
     '"><img src=x onerror="window.hacked = true">',
@@ -42,7 +42,7 @@ SELECT {_JOB}, jsonb_build_array(n), {_QUEUE}, n %% 3, {_TAG}, CASE WHEN n %% 2 
     now() - n %% 3600 * interval '1 s', now() + CASE WHEN n %% 10 = 0 THEN n %% 86400 ELSE -3600 END * interval '1 s'
 FROM generate_series(1, %(count)s) AS n
 """
-# One in four: queued, running, with a lease that is over, and waiting for the next attempt.
+# One in four each: queued, running, lease expired, waiting for the next attempt.
 _MOVE = f"""
 INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, staged_at, moved_at,
     delivery, attempts, fencing_token, claimed_at, claimed_by, lease_expires_at, next_run_at, last_error)
@@ -109,9 +109,9 @@ _ANALYZE = "ANALYZE staged_jobs, inflight_jobs, finished_jobs, dead_jobs"
 def fill(
     connection: Connection, *, staged: int = 0, inflight: int = 0, finished: int = 0, dead: int = 0
 ) -> None:
-    """Write so many jobs of each state, and know their numbers as a server does that has run for long.
+    """Insert this many jobs in each state, and update the statistics with ANALYZE.
 
-    The ids of jobs that are not staged are those of the sequence behind them, so that no id is twice there.
+    Ids of jobs that are not staged are reserved from the sequence, so that all ids are unique.
     """
     connection.execute(_STAGE.encode(), {"count": staged})
     for statement, count in ((_MOVE, inflight), (_FINISH, finished), (_BURY, dead)):
@@ -121,7 +121,7 @@ def fill(
 
 
 def fill_with_hostile_texts(connection: Connection, texts: Sequence[str] = HOSTILE) -> None:
-    """Write a job of each state for each text, with the text in all places that take it."""
+    """Insert a job in each state for each text, with the text in every place that accepts it."""
     connection.execute(_HOSTILE_STAGED, {"texts": list(texts)})
     for statement in (_HOSTILE_INFLIGHT, _HOSTILE_DEAD):
         connection.execute(
@@ -132,7 +132,7 @@ def fill_with_hostile_texts(connection: Connection, texts: Sequence[str] = HOSTI
 
 
 def _reserved(connection: Connection, count: int) -> int:
-    """Take ids from the sequence; returns the one before the first."""
+    """Reserve ids from the sequence; returns the id before the first."""
     sequence = "pg_get_serial_sequence('staged_jobs', 'id')"
     ((last,),) = connection.execute(f"SELECT nextval({sequence})".encode())
     connection.execute(f"SELECT setval({sequence}, %s)".encode(), (last + count,))
@@ -140,7 +140,7 @@ def _reserved(connection: Connection, count: int) -> int:
 
 
 def main() -> None:
-    """Fill a database that is named on the command line."""
+    """Fill the database named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database_url")
     for state in ("staged", "inflight", "finished", "dead"):

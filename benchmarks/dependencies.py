@@ -1,4 +1,4 @@
-"""`python -m benchmarks.dependencies`: jobs that wait for others, and what they cost those that don't."""
+"""`python -m benchmarks.dependencies`: jobs that wait for others, and what they cost those that do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drain.enqueuer.unblocker import _IDLE_SECONDS
 if TYPE_CHECKING:
     from drain.embedded import Services
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {
     "children": (1_000_000, 10_000),
     "fan": (100_000, 2000),
@@ -22,7 +22,7 @@ SIZES = {
     "seconds": (20.0, 3.0),
     "rounds": (3, 1),
 }
-# Pairs of a parent and its child.
+# Parent-child pairs.
 _PER_SECOND = (500, 100)
 _LEVELS = _WIDTH = 10
 _TOGETHER = 100
@@ -63,8 +63,8 @@ def _bulk(started: Services, children: int, fan: int, rounds: range) -> str:
     )
     return (
         "## Many edges\n\n"
-        f"{table}\n\nStaged by one `INSERT … SELECT` and `drain_after`, in one transaction. Otherwise from the commit "
-        "of the last finish until no edge waits; meanwhile the leader also moves the jobs that come free."
+        f"{table}\n\nStaging is one `INSERT … SELECT` and `drain_after`, in one transaction. The other times are from "
+        "the commit of the last finish until no edge waits, while the leader also moves the unblocked jobs."
     )
 
 
@@ -84,8 +84,8 @@ def _small(started: Services, chain: int, seconds: float, rounds: range) -> str:
     return (
         "## From a finish to the next start\n\n"
         f"{table}\n\nAn application commits pairs of a job and one that waits for it, on {latency.THREADS} "
-        "connections. From the finish of the first to the move and the claim of the second, by the clock of "
-        f"PostgreSQL. A chain of {chain:,} jobs took {spread(took, '.2f')} s, "
+        "connections. Times are from the finish of the first to the move and the claim of the second, by "
+        f"PostgreSQL's clock. A chain of {chain:,} jobs took {spread(took, '.2f')} s, "
         f"{1000 * statistics.median(took) / chain:.1f} ms a link."
     )
 
@@ -103,8 +103,8 @@ def _flows(started: Services, number: int) -> str:
     ]
     return (
         f"## {number:,} flows at once\n\n{figures.table(('', 'jobs a second'), rows)}\n\n"
-        f"Each flow has {_LEVELS} levels of {_WIDTH} jobs that do nothing; each job waits for all of the level before "
-        f"it. {jobs:,} jobs, from the commit of all flows to the last finish; two worker processes."
+        f"Each flow has {_LEVELS} levels of {_WIDTH} jobs that do nothing; each job waits for the whole previous "
+        f"level. {jobs:,} jobs, from the commit of all flows to the last finish, on two worker processes."
     )
 
 
@@ -125,7 +125,7 @@ def _nothing(started: Services, jobs: int, seconds: float, rounds: range) -> str
     return (
         f"## Without jobs that wait\n\n{table}\n\nBursts of {jobs:,} plain jobs, and {latency.PER_SECOND} transactions "
         f"a second for {seconds:g} s. A look takes {idle * 1e6:.0f} us while no edge waits and {waiting * 1e6:.0f} us "
-        f"while {flows.LOOKS:,} wait: at {1 / _IDLE_SECONDS:.0f} looks a second the former is "
+        f"while {flows.LOOKS:,} wait. At {1 / _IDLE_SECONDS:.0f} looks a second, the former is "
         f"{idle / _IDLE_SECONDS:.2%} of the leader's time."
     )
 

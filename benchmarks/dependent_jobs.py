@@ -1,4 +1,4 @@
-"""The jobs of `benchmarks.dependencies` and `benchmarks.batches`."""
+"""Jobs of `benchmarks.dependencies` and `benchmarks.batches`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ QUEUE = "nodes"
 
 @job(name="benchmark.node", queue=QUEUE)
 def node() -> None:
-    """End at once."""
+    """Return immediately."""
 
 
 @job(name="benchmark.waiting", queue=QUEUE, result="keep")
 def waiting(event: str) -> float:
-    """Wait for the event; return when the job runs again."""
+    """Wait for the event; returns the time when the job runs again."""
     drain.wait_for(event)
     return time()
 
 
 def undo(_result: int) -> None:
-    """End at once."""
+    """Return immediately."""
 
 
 @job(name="benchmark.undone", queue=QUEUE)
@@ -37,7 +37,7 @@ def undone() -> None:
 
 @job(name="benchmark.steps", queue=QUEUE, result="keep", timeout_seconds=600)
 def steps(number: int) -> list[float]:
-    """Run steps without and with an undo by turns; return the median seconds of each."""
+    """Alternate steps without and with an undo; returns the median seconds of each."""
     taken: list[list[float]] = [[], []]
     with_undo = drain.step.options(undo=undo)
     for n in range(number):

@@ -1,8 +1,8 @@
-"""Memory of Redis and length of its list while millions of rows are staged, and what a FLUSHALL costs then.
+"""Redis memory and list length while millions of rows are staged, and the cost of a FLUSHALL.
 
     python -m benchmarks.depths [--quick] [--rows 10000000] [--seconds 20] [--rounds 3]
 
-`drain run` and `drain work` with two processes, with the default depth.
+Runs `drain run` and `drain work` with two processes and the default depth.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IN_FLIGHT = "SELECT count(*) FROM inflight_jobs"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one round: lengths of the list, memory of Redis in megabytes, and rows in flight at the time of a FLUSHALL."""
+    """Figures of one round: list lengths, Redis memory in MB, and rows in flight at the FLUSHALL."""
 
     lengths: Sequence[int]
     megabytes: Sequence[float]
@@ -54,13 +54,13 @@ class Figures:
 
 
 def look(started: Services, seconds: float) -> Figures:
-    """Work for so long, and look at Redis meanwhile."""
+    """Work for `seconds` while sampling Redis."""
     lengths: list[int] = []
     megabytes: list[float] = []
     with (
         psycopg.connect(started.database_url, autocommit=True) as connection,
         redis.Redis.from_url(started.redis_url) as client,
-        # Each round but the first begins with a Redis that has lost its data.
+        # Each round after the first starts with a Redis that has lost its data.
         command(started, "run", "--metrics-port", "0", "--thin-queues", "*"),
         command(started, "work", "default", "--processes", "2", jobs=_JOBS),
     ):
@@ -90,16 +90,16 @@ def section(started: Services, *, rows: int, seconds: float, rounds: int) -> str
         for _ in range(rounds):
             found.append(look(started, seconds))
             figures.say(f"  {found[-1]}")
-        # Or the measurements after this one would go on with them.
+        # Later measurements must not drain these rows.
         connection.execute("TRUNCATE staged_jobs")
     megabytes = [each for one in found for each in one.megabytes]
     return (
-        f"## Redis while {rows:,} rows are staged\n\nA worker with two processes took "
-        f"{median(one.per_second for one in found):,.0f} jobs a second. The list held "
-        f"{median(length for one in found for length in one.lengths):,.0f} ids in the median and at most "
+        f"## Redis while {rows:,} rows are staged\n\nA worker with two processes ran "
+        f"{median(one.per_second for one in found):,.0f} jobs a second. The list held a median of "
+        f"{median(length for one in found for length in one.lengths):,.0f} ids and at most "
         f"{max(max(one.lengths) for one in found):,}; Redis used {min(megabytes):.1f} to {max(megabytes):.1f} MB. A "
-        f"FLUSHALL at the end of each of {rounds} rounds cost "
-        f"{', '.join(f'{one.in_flight:,}' for one in found)} second pushes at most."
+        f"FLUSHALL at the end of each of {rounds} rounds caused at most "
+        f"{', '.join(f'{one.in_flight:,}' for one in found)} repeated pushes."
     )
 
 

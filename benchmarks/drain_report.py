@@ -1,4 +1,4 @@
-"""Sections of RESULTS.md on the drain itself: rates, backlogs, memory, and the delay to Redis."""
+"""Sections of RESULTS.md on the drain: rates, backlogs, memory, and the delay to Redis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drain.embedded import Services
 
 
-# Ratios that are goals.
+# Ratios with goals.
 THIN = "drained without hashes, of the slower of moving and pushing"
 WHOLE = "drained with hashes, of the slower of moving and pushing"
 TIMES = "drained with hashes, compared with `Queue.enqueue_many`"
@@ -25,7 +25,7 @@ GOALS = ((THIN, 0.75, " of it"), (WHOLE, 0.75, " of it"), (TIMES, 10, " times"))
 
 
 def rates_section(started: Services, jobs: int, rounds: int) -> tuple[str, dict[str, list[float]]]:
-    """Measure the drain, its halves, and RQ; returns the section, and the ratio of each round by name."""
+    """Measure the drain, its halves, and RQ; returns the section, and the ratios of all rounds by name."""
     figures.say(f"rates, {rounds} rounds of {jobs:,} jobs")
     ways: dict[str, Callable[[], float]] = {
         "drained: moved and pushed, tracked": lambda: rates.moved_and_pushed(started, jobs),
@@ -66,7 +66,7 @@ def rates_section(started: Services, jobs: int, rounds: int) -> tuple[str, dict[
     costs = [_cost(started, jobs, thin=thin) for thin in (False, True)]
     section = (
         f"## {jobs:,} jobs from committed rows to Redis\n\n{table}\n\n{ratios}\n\n"
-        f"What bounds it: one job costs {costs[0]}. Without hashes it costs {costs[1]}."
+        f"The bound: one job costs {costs[0]}. Without hashes, it costs {costs[1]}."
     )
     pairs = {THIN: (thin, slower_thin), WHOLE: (drained, slower), TIMES: (drained, many)}
     return section, {
@@ -81,8 +81,8 @@ def _cost(started: Services, jobs: int, *, thin: bool) -> str:
     total = sum(used.values())
     cores = os.cpu_count() or 1
     return (
-        f"{total:.1f} microseconds of processor time ({text}), so {cores} cores that did nothing else could drain "
-        f"{cores / total * 1e6:,.0f} a second at the very most"
+        f"{total:.1f} microseconds of processor time ({text}), so {cores} dedicated cores could drain at most "
+        f"{cores / total * 1e6:,.0f} a second"
     )
 
 
@@ -103,7 +103,7 @@ def backlog_section(started: Services, jobs: int, backlog: int, rounds: int) -> 
             for rows, v in ((jobs, small), (backlog, large))
         ],
     )
-    return f"## With a large backlog\n\n{table}\n\nRatio: {figures.ratio(large, small, 2)}; to reach: 0.9."
+    return f"## With a large backlog\n\n{table}\n\nRatio: {figures.ratio(large, small, 2)}; goal: 0.9."
 
 
 def memory_section(started: Services, backlog: int) -> str:
@@ -119,8 +119,8 @@ def memory_section(started: Services, backlog: int) -> str:
     figures.say(f"  {peak:.0f} MB, {backlog / seconds:,.0f} jobs a second")
     return (
         f"## Memory\n\nPeak of the `drain run` process while it drained {backlog:,} rows: **{peak:.0f} MB**; "
-        f"to reach: under 120 MB. The whole backlog took {seconds:.0f} s, {backlog / seconds:,.0f} jobs a second, "
-        "start of the process included."
+        f"goal: under 120 MB. The whole backlog took {seconds:.0f} s, {backlog / seconds:,.0f} jobs a second, "
+        "including start-up."
     )
 
 
@@ -147,12 +147,12 @@ def held_snapshot_section(started: Services, backlog: int, rounds: int) -> str:
     )
     before = ", ".join(f"{jobs:,}" for jobs in held_snapshot.BEFORE)
     return (
-        f"## With a held snapshot\n\n{table}\n\nRatio: {figures.ratio(rates_held, rates_free, 2)}; to reach: 0.9.\n\n"
-        f"`drain run` drains {backlog:,} rows that were staged at once. Before that it drained {before} rows; the "
-        "repeatable-read snapshot was taken before the first of them was staged, and is held until the end. "
-        "`staged_jobs` and its indexes took "
-        f"{max(run.megabytes for run in held):,.0f} MB at the most while the backlog waited, and at the most "
-        f"{max(run.megabytes_afterwards for run in held):.1f} MB once its partitions had had their turns, the "
+        f"## With a held snapshot\n\n{table}\n\nRatio: {figures.ratio(rates_held, rates_free, 2)}; goal: 0.9.\n\n"
+        f"`drain run` drains {backlog:,} rows staged in one transaction, after draining {before} rows. "
+        "The repeatable-read snapshot was taken before the first of those was staged, and is held until the end. "
+        "`staged_jobs` and its indexes took at most "
+        f"{max(run.megabytes for run in held):,.0f} MB while the backlog waited, and at most "
+        f"{max(run.megabytes_afterwards for run in held):.1f} MB after the turn of each partition, with the "
         "snapshot still held."
     )
 
@@ -196,8 +196,8 @@ def latency_section(started: Services, seconds: float) -> str:
     figures.say(table)
     return (
         f"## Latency at {latency.PER_SECOND} transactions a second\n\n{table}\n\n"
-        f"Each transaction stages one job, on {latency.THREADS} connections. The clock starts when COMMIT has "
-        f"returned to the application. One job in {latency.WORKED_ONE_IN} goes to a queue with one `drain work`, "
-        "and its start is its claim; the arrival of the others is read off the Redis list. Application, enqueuer, "
+        f"Each transaction stages one job, on {latency.THREADS} connections. The clock starts when COMMIT returns to "
+        f"the application. One job in {latency.WORKED_ONE_IN} goes to a queue with one `drain work` and counts as "
+        "started when claimed; the arrival of the others is read from the Redis list. Application, enqueuer, "
         "worker, PostgreSQL and Redis share the machine's cores."
     )

@@ -1,10 +1,10 @@
-"""Limits while everything is killed: 16 worker processes and 200 keys, each of which may run 1 to 5 jobs at a time.
+"""Limits while everything is killed: 16 worker processes, and 200 keys that may run 1 to 5 jobs at a time.
 
     python -m benchmarks.exactness [--quick] [--seconds 120] [--processes 16] [--keys 200] [--seed 14]
 
-Leaders, supervisors and worker processes are killed by SIGKILL, and Redis is flushed, every few seconds. What runs is
-read from PostgreSQL: a trigger on `inflight_jobs` notes each row that begins or ends to run, and under which key. The
-exit code is 1 if a key has run more than its limit, a job is lost, or `drain audit` finds a breach.
+Every few seconds, a leader, a supervisor or a worker process gets SIGKILL, or Redis is flushed. A trigger on
+`inflight_jobs` records which rows start and stop running, and their keys. The exit code is 1 if a key exceeded its
+limit, a job was lost, or `drain audit` finds a breach.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _QUEUES = [f"q{limit}" for limit in _LIMITS]
 _PROCESSES_OF_A_SUPERVISOR = 4
 _PAUSE_SECONDS = (2.0, 5.0)
 _LOOK_SECONDS = 0.25
-# While fewer jobs are staged, some keys have none left.
+# With fewer staged jobs, some keys run out of them.
 _PLENTY = 2000
 _PATIENCE_SECONDS = 240
-# Jobs that are staged for each place and second; each takes a second.
+# Jobs staged for each slot and second; each job takes a second.
 _JOBS_PER_PLACE = 1.3
 _DRAIN = [sys.executable, "-c", "from drain.__main__ import main; main()"]
 _NOTE = """
@@ -81,7 +81,7 @@ _ENDED = "SELECT (SELECT count(*) FROM finished_jobs), (SELECT count(*) FROM dea
 
 @dataclass(slots=True)
 class Fleet:
-    """Two enqueuers, and as many supervisors as it takes; each process is started again when it is killed."""
+    """Two enqueuers and enough supervisors; killed processes are restarted."""
 
     started: Services
     stack: ExitStack
@@ -105,7 +105,7 @@ class Fleet:
         self.signal_a_worker(signal.SIGKILL)
 
     def signal_a_worker(self, number: signal.Signals) -> int | None:
-        """Send a signal to a worker process; return its id, or None if none runs."""
+        """Send a signal to a worker process; returns its id, or None if none runs."""
         parent = self.chance.choice(self.works).pid
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
         if not children:
@@ -141,7 +141,7 @@ class Fleet:
 
 
 def _disturb(fleet: Fleet, connection: psycopg.Connection, seconds: float) -> tuple[Counter[str], float]:
-    """Kill and flush for so long; returns what was done, and the mean number of running jobs."""
+    """Kill and flush for `seconds`; returns the count of each fault, and the mean number of running jobs."""
     faults = (fleet.kill_an_enqueuer, fleet.kill_a_supervisor, fleet.kill_a_worker, fleet.flush_redis)
     done: Counter[str] = Counter()
     running: list[int] = []
@@ -149,7 +149,7 @@ def _disturb(fleet: Fleet, connection: psycopg.Connection, seconds: float) -> tu
     end = monotonic() + seconds
     while monotonic() < end:
         sleep(_LOOK_SECONDS)
-        # Until the workers have started nothing can run, and that is no matter of limits.
+        # Before the workers have started, idle capacity says nothing about limits.
         if running or _one(connection, _RUNNING):
             running.append(_one(connection, _RUNNING))
         if monotonic() >= next_fault:
@@ -183,7 +183,7 @@ def section(started: Services, *, seconds: float, processes: int, keys: int, see
     """Measure and return the figures as Markdown.
 
     Raises:
-        RuntimeError: A key has run more than its limit, a job is lost, or the audit has found a breach.
+        RuntimeError: A key exceeded its limit, a job was lost, or the audit found a breach.
     """
     figures.say(f"limits of {keys} keys while everything is killed, {seconds:.0f} s")
     rates.refill(started, 0)
@@ -218,14 +218,14 @@ def section(started: Services, *, seconds: float, processes: int, keys: int, see
         wrong.append(f"audit: {audit.stdout}{audit.stderr}")
     at_a_time = ", ".join(f"{most[queue]} of {limit}" for limit, queue in zip(_LIMITS, _QUEUES, strict=True))
     faults = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in done.items())
-    figures.say(f"  limits used to {mean / total:.1%}; at most {at_a_time}; {faults}")
+    figures.say(f"  utilization of limits {mean / total:.1%}; at most {at_a_time}; {faults}")
     if wrong:
         raise RuntimeError("\n".join(wrong))
     return (
         f"## Limits while everything is killed\n\n{processes} worker processes and {keys} keys for {seconds:.0f} s. At "
-        f"most {at_a_time} jobs of a key ran at a time, as a trigger on `inflight_jobs` saw it; to reach: never more. "
-        f"The limits were used to **{mean / total:.1%}**; to reach: 90 %. Of {jobs:,} jobs {finished:,} finished and "
-        f"{dead:,} are dead, and the audit found no breach. Times that each fault was done: {faults}."
+        f"most {at_a_time} jobs of a key ran at a time, according to a trigger on `inflight_jobs`; goal: never more. "
+        f"Utilization of the limits: **{mean / total:.1%}**; goal: 90 %. Of {jobs:,} jobs, {finished:,} finished and "
+        f"{dead:,} died; the audit found no breach. Faults: {faults}."
     )
 
 

@@ -1,10 +1,10 @@
-"""Steps while workers are stopped and killed, and both servers crash: no effect twice, none under an outdated token.
+"""Steps while workers are stopped and killed and both servers crash: no effect twice or under an outdated token.
 
     python -m benchmarks.fenced [--quick] [--steps 1000000] [--seed 16]
 
 Each step inserts a row with its claim's token, in its own transaction, into a table without keys. A trigger on
 `inflight_jobs` records each claim. PostgreSQL's commit timestamps then show whether a row was committed after a newer
-claim. The exit code is 1 if one was, or if a row is missing or there twice.
+claim. The exit code is 1 if one was, or if a row is missing or duplicated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STOPPED_SECONDS = (2.5, 6.0)
 _PAUSE_SECONDS = (0.5, 2.0)
 _LOOK_SECONDS = 0.25
 _PATIENCE_SECONDS = 300
-# How often each is chosen: a restart of PostgreSQL costs all workers a second.
+# Relative frequencies: a restart of PostgreSQL costs all workers a second.
 _STOP, _KILL, _CRASH = 12, 5, 1
 _MAKE = """
 CREATE TABLE fenced_effects (job_id bigint, step integer, token bigint);
@@ -92,7 +92,7 @@ class Count(NamedTuple):
 
 @job(name="benchmark.fenced", queue=_QUEUE, max_attempts=0, lease_seconds=_LEASE_SECONDS)
 def fenced() -> None:
-    """Leave a row per step, with the token of the claim."""
+    """Insert a row per step, with the token of the claim."""
     current = current_job()
     try:
         for number in range(_STEPS_OF_A_JOB):
@@ -110,11 +110,11 @@ def _leave(connection: psycopg.Connection[Any], number: int) -> None:
 
 @dataclass
 class Faults:
-    """What is done to the fleet and to both servers, at random.
+    """Random faults of the fleet and of both servers.
 
     Attributes:
-        resumes: When each stopped process resumes, by its id.
-        done: How often each fault was done.
+        resumes: When each stopped process resumes, by process id.
+        done: Count of each fault.
     """
 
     fleet: Fleet
@@ -157,7 +157,7 @@ class Faults:
 
 
 def section(started: Services, *, steps: int, seed: int) -> str:
-    """Disturb, count, and return the figures as Markdown; end the process with 1 if something is wrong."""
+    """Disturb, count, and return the figures as Markdown; exit with 1 on any violation."""
     figures.say(f"{steps:,} steps while everything is stopped and killed")
     rates.refill(started, 0)
     _execute(started, "ALTER SYSTEM SET track_commit_timestamp = on")
@@ -182,8 +182,8 @@ def section(started: Services, *, steps: int, seed: int) -> str:
         f"## Steps while everything is stopped and killed\n\n{expected:,} step transactions of {jobs:,} jobs, "
         f"{_PROCESSES} worker processes, leases of {_LEASE_SECONDS} s, {seconds:.0f} s. Effects missing: "
         f"**{expected - found.done:,}**; twice: **{found.twice:,}**; committed after a newer claim: "
-        f"**{found.outdated:,}**; to reach: none. {found.later_claims:,} jobs were claimed again, and "
-        f"{found.refused:,} steps refused because of it. Times that each fault was done: "
+        f"**{found.outdated:,}**; goal: none. {found.later_claims:,} jobs were claimed again, and "
+        f"{found.refused:,} steps refused for that reason. Faults: "
         f"{', '.join(f'{name} {number}' for name, number in faults.done.items())}. Stopped workers resumed after "
         f"{stopped} s."
     )
@@ -194,7 +194,7 @@ def section(started: Services, *, steps: int, seed: int) -> str:
 
 
 def _disturb(started: Services, faults: Faults) -> None:
-    """Do faults until all jobs have ended."""
+    """Inject faults until all jobs have ended."""
     last, at_fault, next_fault, next_line, until = 0, 0, 0.0, 0.0, monotonic() + _PATIENCE_SECONDS
     while True:
         is_left, finished = _row(started, _LOOK)
@@ -209,7 +209,7 @@ def _disturb(started: Services, faults: Faults) -> None:
         if now > next_line:
             figures.say(f"  {finished:,} jobs finished, {faults.done.total()} faults")
             next_line = now + _PATIENCE_SECONDS / 10
-        # On a busy machine, workers may start more slowly than they are killed.
+        # On a busy machine, workers may be killed faster than they start.
         if finished > at_fault and now > next_fault:
             faults.run_once()
             at_fault = finished

@@ -1,4 +1,4 @@
-"""Formats of figures in RESULTS.md, and on standard error."""
+"""Number formats for RESULTS.md and standard error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def plot_growth(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> None:
-    """Plot seconds over millions of rows, with a line for each solution."""
+    """Plot seconds over millions of rows, with one line per solution."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -48,12 +48,12 @@ _BEGIN = "<!-- {} -->\n"
 
 
 def merge(path: Path, parts: Mapping[str, Sequence[str]], order: Sequence[str] = ()) -> str:
-    """Replace parts of a file of results, each marked by a comment above it; returns the new text.
+    """Replace parts of a results file, each marked by a comment above it; returns the new text.
 
     Args:
         path: The file, which need not exist.
-        parts: Sections by the name of their part.
-        order: Names of parts in the order of the file; other parts follow those.
+        parts: Sections by part name.
+        order: Part names in file order; other parts follow.
     """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = dict(re.findall(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- |\Z)", text, re.MULTILINE | re.DOTALL))

@@ -1,4 +1,4 @@
-"""Jobs that wait for others, staged and run to their end, for `benchmarks.dependencies`."""
+"""Stage and run jobs that wait for others, for `benchmarks.dependencies`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WITH children AS (INSERT INTO staged_jobs (job_name, job_args, scheduled_at)
 SELECT drain_after(array_agg(id), array_agg(parent), array_agg('cancel'::text))
 FROM children, unnest(%s::bigint[]) AS parent
 """
-# Each job waits for all of the level before it.
+# Each job waits for the whole previous level.
 _FLOWS = f"""
 WITH jobs AS (INSERT INTO staged_jobs (job_name, queue, scheduled_at)
     SELECT '{node.job_name}', '{QUEUE}', CASE n / %(width)s %% %(levels)s WHEN 0 THEN now() ELSE '9999-12-29Z' END
@@ -79,7 +79,7 @@ def staged(services: Services, children: int) -> float:
 
 
 def unblocked(services: Services, parents: int, children: int, together: int) -> float:
-    """Finish parents in flight, `together` in a transaction; return the seconds until no edge waits."""
+    """Finish parents in flight, `together` per transaction; returns the seconds until no edge waits."""
     rates.refill(services, 0)
     url = services.database_url
     redis = rates.DiscardingProducer(services.redis_url, rates.NAMESPACE)
@@ -119,7 +119,7 @@ def edge_seconds(services: Services, per_second: int, seconds: float) -> tuple[l
 
 
 def plain(services: Services, jobs: int, seconds: float, patch: str) -> tuple[float, float, float]:
-    """Measure jobs a second, bytes of WAL a job, and the median in milliseconds from staging to start."""
+    """Measure jobs a second, bytes of WAL per job, and median milliseconds from staging to start."""
 
     def stage(connection: Connection, _number: int) -> None:
         node.stage(connection)
@@ -147,7 +147,7 @@ def _apply(
 
 
 def look_seconds(services: Services) -> list[float]:
-    """Measure the seconds of a look, while no edge waits, and while some do."""
+    """Measure the seconds of a look, without and with waiting edges."""
     found = []
     rates.refill(services, 0)
     with postgres.connect(services.database_url, "benchmark") as connection:
@@ -182,7 +182,7 @@ def running(services: Services, patch: str = "") -> Iterator[Connection]:
 
 
 def done(connection: Connection, jobs: int, levels: int, width: int) -> tuple[float, float]:
-    """Stage jobs, and wait for them; returns the seconds from commit to the last finish, and bytes of WAL."""
+    """Stage jobs and wait for them; returns the seconds from commit to the last finish, and bytes of WAL."""
     _, position = connection.execute(_NOW).fetchall()[0]
     connection.execute(_FLOWS, {"jobs": jobs, "levels": levels, "width": width})
     committed, _ = connection.execute(_NOW).fetchall()[0]

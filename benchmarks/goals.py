@@ -1,4 +1,4 @@
-"""Goals: what the figures are to reach, what was measured, and why one is not reached."""
+"""Goals of the figures, the measured values, and the reasons for missed goals."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Goal:
     """One goal.
 
     Attributes:
-        what: Figure.
-        bound: Bound of its median.
+        what: Name of the figure.
+        bound: Bound of the median.
         measured: Figure of each round.
-        unit: Unit, after the number.
-        at_most: The bound is an upper one.
+        unit: Unit, printed after the number.
+        at_most: Whether the bound is an upper one.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Goal:
 
 
 def sections(results: Results) -> list[str]:
-    """The head of RESULTS.md, and the table of all goals whose figures are known, as Markdown."""
+    """Render the head of RESULTS.md, and the table of all goals with known figures, as Markdown."""
     rows = [goal.row() for goal in goals(results)]
     table = figures.table(("", "to reach", "measured", ""), rows)
     reasons = [_REASONS] if any("not reached" in row for row in rows) else []
@@ -57,7 +57,7 @@ def sections(results: Results) -> list[str]:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """All goals whose figures are known."""
+    """Yield all goals with known figures."""
     yield from _of_rates(results)
     yield from _of_delays(results)
     at_once = {each.peer: each.rates for each in results.at_once}
@@ -142,17 +142,17 @@ def _delays(results: Results, per_second: int) -> dict[str, Delays]:
 
 
 def _by_round(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    # Figures of different runs may have different numbers of rounds.
+    # Figures from different runs may have different numbers of rounds.
     return [one / max(other, 1e-3) for one, other in zip(ours, theirs, strict=False)]
 
 
 _HEADING = (
     "# Results\n\n"
-    "Written by `make bench`, part after part, on one machine. Each figure is the median of its rounds, with the "
-    "lowest and the highest next to it; the rounds of all rows take turns, so that what else the machine does meets "
-    "them alike. Ratios are taken round by round. Systems that no goal names take part in two rounds."
+    "Written by `make bench`, part by part, on one machine. Each figure is the median of its rounds, with the "
+    "lowest and the highest next to it. The rounds of all rows take turns, so that other load on the machine affects "
+    "all alike. Ratios are taken round by round. Systems without a goal take part in two rounds."
 )
-_HOW = "Goals of the bulk commands, of recovery and of admission stand next to their figures."
+_HOW = "The goals of bulk commands, recovery and admission are next to their figures."
 # What the processor time of each process and a sampling profiler have shown; to be read with the table above.
 _REASONS = """\
 Where the time goes, by the processor time of each process and by a sampling profiler, on the embedded

@@ -1,4 +1,4 @@
-"""Rate of the drain alongside a session that holds an old snapshot, and alongside a million jobs for tomorrow."""
+"""Drain rate alongside a session with an old snapshot, and alongside a million jobs scheduled for tomorrow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Rows that are staged and drained before, under the same snapshot, a part at a time.
+# Batches of rows that are staged and drained beforehand, under the same snapshot.
 BEFORE = (100_000, 100_000, 100_000)
 SCHEDULED = 1_000_000
 _FILL_SCHEDULED = """
@@ -37,8 +37,8 @@ class Drained:
 
     Attributes:
         rate: Jobs a second, from the commit of the backlog to its last push.
-        megabytes: Size of staged_jobs and its indexes when it was full.
-        megabytes_afterwards: Same size after the turn of each partition, when they were truncated.
+        megabytes: Size of staged_jobs and its indexes when full.
+        megabytes_afterwards: The same after the turn of each partition, when they were truncated.
     """
 
     rate: float
@@ -47,7 +47,7 @@ class Drained:
 
 
 def drained(services: Services, backlog: int, *, held: bool) -> Drained:
-    """Drain a backlog with or without a session that has held a snapshot since before the first row was staged."""
+    """Drain a backlog; if `held`, alongside a snapshot from before the first row was staged."""
     rates.refill(services, 0)
     snapshot = held_snapshot(services) if held else nullcontext()
     with snapshot, command(services, "run", "--metrics-port", "0", "--depth", "0"):
@@ -58,7 +58,7 @@ def drained(services: Services, backlog: int, *, held: bool) -> Drained:
 
 
 def beside_scheduled(services: Services, jobs: int, scheduled: int) -> float:
-    """Measure the jobs a second alongside this number of jobs scheduled for tomorrow."""
+    """Measure jobs a second alongside this many jobs scheduled for tomorrow."""
     rates.refill(services, jobs)
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute(_FILL_SCHEDULED, (scheduled,))
@@ -78,14 +78,14 @@ def held_snapshot(services: Services) -> Iterator[None]:
 
 
 def _stage_and_wait(services: Services, jobs: int) -> tuple[float, float]:
-    """Stage in one transaction; returns the seconds until all are pushed, and megabytes once committed."""
+    """Stage in one transaction; returns the seconds until all are pushed, and megabytes after the commit."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         pushed = _pushed(connection)
         connection.execute(rates.FILL, (jobs,))
         began = monotonic()
         megabytes = _megabytes(connection)
         while _pushed(connection) < pushed + jobs:
-            assert monotonic() < began + _LONGEST_SECONDS, "the drain stands still"
+            assert monotonic() < began + _LONGEST_SECONDS, "the drain has stalled"
             sleep(0.02)
         return monotonic() - began, megabytes
 

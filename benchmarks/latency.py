@@ -1,4 +1,4 @@
-"""Latency from commit to Redis, and from commit to the start of the job, under a steady load of small transactions."""
+"""Latency from commit to Redis and to the start of the job, under a steady load of small transactions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 PER_SECOND = 500
 THREADS = 4
-# One job in this number goes to a queue with a worker. RQ's own workers execute some 200 jobs a second on two cores, so
-# the others go to a queue from which their arrival is read.
+# One job in this many goes to a queue with a worker. RQ's own workers run about 200 jobs a second on two cores, so the
+# arrival of the others is read from a queue without one.
 WORKED_ONE_IN = 25
 _TAKEN_TOGETHER = 200
 
 Times = dict[int, float]
-# Seconds since each claim, as of the begin of the statement.
+# Seconds from each claim to the start of the statement.
 _AGES = "SELECT id, extract(epoch FROM now() - claimed_at)::float8 FROM finished_jobs"
 
 
@@ -63,7 +63,7 @@ def measure(services: Services, seconds: float) -> tuple[list[float], list[float
 def at_a_rate(
     database_url: str, per_second: int, seconds: float, act: Callable[[psycopg.Connection[Any], int], object]
 ) -> None:
-    """Call `act` at this rate, on a few connections, however long each call takes."""
+    """Call `act` at this rate on a few connections, regardless of how long each call takes."""
     until = int(per_second * seconds)
     began = monotonic() + 0.1
 
@@ -109,7 +109,7 @@ def _arrivals(services: Services, count: int) -> Times:
                 raise TimeoutError(f"only {len(arrived)} of {count} jobs arrived")
             taken.append(int(popped[1].split(b"-")[-2]))
             arrived.setdefault(taken[-1], monotonic())
-            # A job that is popped and never claimed looks lost, and would be pushed again.
+            # A job that is popped but never claimed looks lost, and would be pushed again.
             if len(taken) == _TAKEN_TOGETHER:
                 connection.execute("DELETE FROM inflight_jobs WHERE id = ANY (%s)", (taken,))
                 taken = []
@@ -117,7 +117,7 @@ def _arrivals(services: Services, count: int) -> Times:
 
 
 def _starts(services: Services, ids: set[int]) -> Times:
-    """Read the time of each job's claim, by this process' clock."""
+    """Read the time of each job's claim, by this process's clock."""
     deadline = monotonic() + 60
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         while monotonic() < deadline:
@@ -130,7 +130,7 @@ def _starts(services: Services, ids: set[int]) -> Times:
 
 
 def _wait_until_worked(services: Services) -> None:
-    """Wait until both processes are ready, which they are once a job has finished."""
+    """Wait until a job has finished: both processes are then ready."""
     with psycopg.connect(services.database_url) as connection:
         first = stage(connection, started)
         connection.commit()

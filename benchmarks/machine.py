@@ -1,4 +1,4 @@
-"""The machine, the servers and the packages of a measurement, in one line."""
+"""One line about the machine, the servers and the packages of a measurement."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WHOSE = {servers.EMBEDDED: "the embedded ones", servers.DEBIAN: "Debian's"}
 
 
 def line(started: Services, kind: str, packages: tuple[str, ...] = ()) -> str:
-    """Describe where something was measured, today.
+    """Describe the environment and the date of a measurement.
 
     Args:
-        started: Servers that run.
+        started: Running servers.
         kind: Kind of these servers.
         packages: Packages to name in addition to those that every part uses.
     """

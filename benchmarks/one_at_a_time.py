@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _QUEUE = "single"
 SIZES = {"jobs": (200, 60), "milliseconds": (50, 50)}
-# The first deliveries have hashes, so the leader is not notified of their ends.
+# The first deliveries have hashes, so the leader is not notified when they end.
 _WARM_UP = 10
 _COUNT = "SELECT count(*) FROM finished_jobs WHERE queue = 'single'"
 _TIMES = """
@@ -34,12 +34,12 @@ FROM finished_jobs WHERE queue = 'single' ORDER BY id OFFSET %s
 
 @job(name="benchmark.one_at_a_time", queue=_QUEUE)
 def one_at_a_time(milliseconds: int) -> None:
-    """Run for this long."""
+    """Sleep for this long."""
     sleep(milliseconds / 1000)
 
 
 def measure(started: Services, jobs: int, milliseconds: int) -> dict[str, list[float]]:
-    """Measure each step of a job, in seconds."""
+    """Measure each phase of a job, in seconds."""
     with psycopg.connect(started.database_url, autocommit=True) as connection:
         queues.set(connection, _QUEUE, running=1)
         with (

@@ -1,8 +1,8 @@
-"""Overheads of hooks and of OpenTelemetry, by turns with and without: `python -m benchmarks.overheads`.
+"""`python -m benchmarks.overheads`: overhead of hooks and of OpenTelemetry, alternately with and without.
 
-Staging is measured as the INSERT alone, in a transaction that is open, and as a transaction of one job, with its
-commit; the SDK hands its spans to a batch processor whose exporter drops them. Hooks that nobody has registered are
-measured by themselves: their cost is far below the noise of a job.
+Staging is measured as an INSERT in an open transaction, and as a transaction of one job including its commit. The SDK
+passes spans to a batch processor whose exporter drops them. Unused hooks are measured separately, because they cost far
+less than the noise of a job.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def instrumented(provider: TracerProvider) -> Iterator[None]:
 
 
 def staging_seconds(connection: Any, jobs: int, *, commits: bool) -> float:
-    """Stage jobs, each in a transaction of its own or all in one that is rolled back; returns the seconds of one."""
+    """Stage jobs, each in its own transaction or all in one that is rolled back; returns the seconds of one."""
     began = perf_counter()
     for number in range(jobs):
         stage(connection, nothing, [number])
@@ -68,7 +68,7 @@ def staging_seconds(connection: Any, jobs: int, *, commits: bool) -> float:
 
 
 def staging(connection: Any, jobs: int, rounds: int, *, commits: bool) -> tuple[float, float, float]:
-    """Measure by turns; returns the medians in seconds without and with, and the median of the ratios of each turn."""
+    """Measure in turns; returns median seconds without and with spans, and the median ratio of the turns."""
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(_Dropped()))
     without: list[float] = []
@@ -95,7 +95,7 @@ def staging(connection: Any, jobs: int, rounds: int, *, commits: bool) -> tuple[
 
 
 def unused_hooks_seconds() -> float:
-    """Measure what an attempt does for hooks that nobody has registered: a look at an empty tuple."""
+    """Measure what unused hooks cost an attempt: a look at an empty tuple."""
     number = 1_000_000
     looking, empty = (
         min(timeit.repeat(statement, number=number, repeat=9, globals={"hooks": hooks}))
@@ -105,7 +105,7 @@ def unused_hooks_seconds() -> float:
 
 
 def attempt_seconds() -> float:
-    """Measure an attempt at a job that does nothing, without any store: the least that a job costs a worker."""
+    """Measure an attempt at a job that does nothing, without any store: a worker's minimum cost per job."""
     claim = Claim(
         *(1, nothing.job_name, "[1]", "{}", "default", None, None, 1, 3, 30, 30.0, 1, datetime.now(UTC)),
         *(False, False, None, "w", UUID(int=0)),
@@ -139,7 +139,7 @@ def main() -> None:
         engine.dispose()
     unused, attempt = unused_hooks_seconds(), attempt_seconds()
     print(
-        f"hooks unused: {unused * 1e9:.0f} ns, of {attempt * 1e6:.1f} us of an attempt without stores: "
+        f"unused hooks: {unused * 1e9:.0f} ns, of {attempt * 1e6:.1f} us of an attempt without stores: "
         f"{unused / attempt:.2%}"
     )
 

@@ -1,4 +1,4 @@
-"""Parts of `make bench`: each measures on servers of its own and writes its sections of RESULTS.md."""
+"""Parts of `make bench`: each measures on its own servers and writes its sections of RESULTS.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run writes to, and what it measures.
+    """Output directory, kind of servers and sizes of a run.
 
     Attributes:
         directory: Directory of RESULTS.md, peers.json and the pictures.
@@ -105,9 +105,9 @@ class Part:
     """One part.
 
     Attributes:
-        measure: Measures; returns the sections, each as Markdown.
+        measure: Measures, and returns Markdown sections.
         mark: Name of its sections in RESULTS.md if several parts share them; "" for the part's own name.
-        kinds: Kinds of servers that it is measured on.
+        kinds: Kinds of servers to measure on.
     """
 
     measure: Callable[[Services, Place], list[str]]
@@ -186,7 +186,7 @@ def _growth(started: Services, place: Place) -> list[str]:
 def _peers(
     measure_some: Callable[[Services, results.Results, run.Plan], None], started: Services, place: Place
 ) -> list[str]:
-    """Measure some of the figures of the peers, and write the whole section with all that are known."""
+    """Measure some of the peers' figures, and return the whole section with all known figures."""
     sizes = place.sizes
     plan = run.Plan(sizes.peer_rounds, sizes.peer_seconds, sizes.scheduled, sizes.hold_seconds)
     found = results.load(place.kind, place.figures_file)
@@ -292,7 +292,7 @@ PARTS: dict[str, Part] = {
     # Jobs that sleep: servers make little difference.
     "sight": Part(_sight),
 }
-# Marks of RESULTS.md in their order; `minutes` is written by hand.
+# Marks of RESULTS.md in order; `minutes` is written by hand.
 _MARKS = (
     "goals",
     *dict.fromkeys(part.mark or name for name, part in PARTS.items() if name not in ("admission", "sight")),

@@ -2,8 +2,8 @@
 
     python -m benchmarks.plain_rq
 
-A worker's rate is that of a burst of many, from the run of one job to the run of the next: the start of the worker is
-not in it. The workers take turns, so that what else the machine does meets all of them.
+A worker's rate is that of a burst, from the run of one job to the run of the next, which excludes the worker's start.
+The workers take turns, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ WORKERS: dict[str, tuple[str, ...]] = {
     ),
     "`drain work --plain inline`": (*DRAIN, "--plain", "inline"),
 }
-# Jobs at the begin of a burst that do not count, since they fill caches.
+# Jobs at the start of a burst that do not count, because they fill caches.
 WARM_UP = 5
 
 
 def main() -> None:
-    """Measure, and print the section."""
+    """Measure and print the section."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plain_rq", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each figure")
     parser.add_argument("--jobs", type=int, default=200, help="jobs of one burst")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def section(started: Services, rounds: int, jobs: int) -> str:
-    """Measure, and make the section of RESULTS.md."""
+    """Measure and return the section of RESULTS.md."""
     found = measure(started, rounds, jobs)
     rows = [(name, f"{_spread(rates)}") for name, rates in found.items()]
     return "\n\n".join(
@@ -70,13 +70,13 @@ def section(started: Services, rounds: int, jobs: int) -> str:
 
 def _how(rounds: int, jobs: int) -> str:
     return (
-        f"Jobs a second, of jobs that do nothing, one process: bursts of {jobs}, whose first {WARM_UP} do not count. "
-        f"{rounds} rounds in which the workers take turns; the median of the rounds, with the lowest and highest."
+        f"Jobs a second in one process, with jobs that do nothing: bursts of {jobs} without the first {WARM_UP}. "
+        f"The workers take turns for {rounds} rounds; the median of the rounds, with the lowest and the highest."
     )
 
 
 def measure(running: Services, rounds: int, jobs: int) -> dict[str, list[float]]:
-    """Measure the jobs a second of each worker, a figure for each round."""
+    """Measure jobs a second of each worker, one figure per round."""
     found: dict[str, list[float]] = {name: [] for name in WORKERS}
     for number in range(rounds):
         names = list(WORKERS) if number % 2 else list(reversed(WORKERS))

@@ -1,4 +1,4 @@
-"""Commands of job-drain as real processes."""
+"""Run commands of job-drain as real processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
 
 
 def environment(services: Services, jobs: str = "") -> dict[str, str]:
-    """Environment of a command on these servers."""
+    """Build the environment of a command on these servers."""
     return os.environ | {
         "DRAIN_DATABASE_URL": services.database_url,
         "DRAIN_REDIS_URL": services.redis_url,
@@ -41,14 +41,14 @@ def environment(services: Services, jobs: str = "") -> dict[str, str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used so far."""
+    """Read the processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_megabytes(process: subprocess.Popen[bytes]) -> float:
-    """Peak memory of a process so far."""
+    """Read the peak memory of a process so far."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this system does not report a process' peak memory")
+    raise RuntimeError("this system does not report a process's peak memory")

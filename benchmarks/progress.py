@@ -1,4 +1,4 @@
-"""Progress of `make bench`: which parts are done for this commit, and how long each took the last time."""
+"""Progress of `make bench`: which parts are done for this commit, and how long each took last time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 ROOT = Path(__file__).parents[1]
-# Paths whose last commit the figures belong to: a repaired benchmark does not throw away the figures of the others.
+# Figures belong to the last commit of these paths, so that repairing one benchmark keeps the figures of the others.
 MEASURED = ("drain", "workers", "pipeline", "schema.sql", "pyproject.toml")
 
 
 @dataclass
 class Progress:
-    """The state of one directory of results.
+    """State of a results directory.
 
     Attributes:
-        path: File that holds it.
+        path: File that holds the state.
         commit: Commit that is measured.
         done: Parts that have written their figures for this commit, each as `servers:part`.
         seconds: Duration of the last complete run of each part, by the same name.
@@ -34,7 +34,7 @@ class Progress:
 
     @classmethod
     def load(cls, path: Path, commit: str, *, again: bool = False) -> Self:
-        """Read the state; parts of another commit, or of a run that is started again, are not done."""
+        """Read the state; no part is done if the commit differs or `again` is set."""
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         done = found["done"] if found.get("commit") == commit and not again else []
         return cls(path, commit, done, found.get("seconds", {}))
@@ -43,12 +43,12 @@ class Progress:
         return f"{kind}:{part}" in self.done
 
     def last_time(self, kind: str, part: str) -> str:
-        """How long the part took the last time, in words."""
+        """Format how long the part took last time."""
         seconds = self.seconds.get(f"{kind}:{part}")
         return "not known" if seconds is None else in_words(seconds)
 
     def ended(self, kind: str, part: str, seconds: float) -> None:
-        """Write down that a part is done."""
+        """Record that a part is done."""
         self.done.append(f"{kind}:{part}")
         self.seconds[f"{kind}:{part}"] = round(seconds, 1)
         text = json.dumps({name: value for name, value in asdict(self).items() if name != "path"}, indent=1)
@@ -60,7 +60,7 @@ def in_words(seconds: float) -> str:
 
 
 def commit() -> str:
-    """Name the commit that last changed what is measured, and say if files differ from it; "" outside of git."""
+    """Return the last commit of the measured paths, marked if files differ from it; "" outside git."""
     last = _git("log", "-1", "--format=%h", "--", *MEASURED)
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED)
     return f"{last}, changed" if changed else last

@@ -1,7 +1,7 @@
-"""A Prometheus of its own, with the alarms of deploy/prometheus: for tests and for `benchmarks.quiet_alarms`.
+"""A separate Prometheus with the alarms of deploy/prometheus, for tests and for `benchmarks.quiet_alarms`.
 
-It runs the files that are shipped. What `faster` changes, and nothing else does: every duration in them (scrapes,
-windows, `for`, `fires_within`) and every mark in seconds is divided by it, so that minutes pass within seconds.
+It runs the shipped files. `faster` divides all durations in them (scrapes, windows, `for`, `fires_within`) and all
+thresholds in seconds, so that minutes pass within seconds. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ CONFIG = DEPLOY / "prometheus.yml"
 
 _PATIENCE_SECONDS = 60.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# A duration, but for a part of a word or of a number; and a mark that is compared with a metric in seconds.
+# A duration that is not part of a word or number, and a threshold of a metric in seconds.
 _DURATION = re.compile(r"(?<![\w.])(\d+)([smhd])(?!\w)")
 _MARK = re.compile(r"(?<=_seconds > )\d+|(?<=_seconds\) > )\d+")
 
 
 def binary() -> str | None:
-    """Path of Prometheus; None if it is not installed."""
+    """Find the path of Prometheus; None if it is not installed."""
     return shutil.which("prometheus")
 
 
 def seconds(duration: str) -> float:
-    """Duration as Prometheus spells it, of one unit."""
+    """Parse a Prometheus duration of one unit."""
     found = _DURATION.fullmatch(duration)
     assert found is not None, duration
     return float(found[1]) * _UNITS[found[2]]
 
 
 def scaled(text: str, faster: float) -> str:
-    """A rules file or a configuration in which all times are shorter."""
+    """Divide all times in a rules file or a configuration by `faster`."""
 
     def shorter(found: re.Match[str]) -> str:
         return f"{max(1, round(1000 * seconds(found[0]) / faster))}ms"
@@ -57,13 +57,13 @@ def scaled(text: str, faster: float) -> str:
 
 
 def alerts() -> Iterator[dict[str, Any]]:
-    """The alarms of the rules file, in their order."""
+    """Yield the alarms of the rules file in order."""
     for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]:
         yield from group["rules"]
 
 
 def promise(alert: str, faster: float = 1) -> float:
-    """Seconds from a fault to its alarm at the latest, as the rules file promises, in that many times less."""
+    """Return the maximum seconds from a fault to its alarm, as promised by the rules file, divided by `faster`."""
     (found,) = (rule for rule in alerts() if rule["alert"] == alert)
     return seconds(found["annotations"]["fires_within"]) / faster
 
@@ -72,9 +72,9 @@ class Prometheus:
     """A running server.
 
     Args:
-        port: Its port on this machine.
-        process: Its process.
-        log: What it writes.
+        port: Local port.
+        process: Server process.
+        log: Log file.
     """
 
     def __init__(self, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -83,9 +83,9 @@ class Prometheus:
         self._log = log
 
     def wait_for_targets(self, number: int) -> None:
-        """Wait until as many targets answer, and each alarm has been evaluated without an error.
+        """Wait until this many targets answer, and each alarm has been evaluated without an error.
 
-        Prometheus begins to scrape five seconds after its start.
+        Prometheus starts to scrape five seconds after its start.
         """
         deadline = monotonic() + _PATIENCE_SECONDS
         while not self._is_scraping(number):
@@ -94,28 +94,28 @@ class Prometheus:
             sleep(0.05)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Value of an expression now: a list of series, each with `metric` and `value`."""
+        """Evaluate an expression now; returns a list of series, each with `metric` and `value`."""
         found: list[dict[str, Any]] = self._ask("/api/v1/query", query=expression)["result"]
         return found
 
     def query_range(
         self, expression: str, start: float, end: float, step: float = 1.0
     ) -> list[dict[str, Any]]:
-        """Values of an expression over time: a list of series, each with `metric` and `values`."""
+        """Evaluate an expression over time; returns a list of series, each with `metric` and `values`."""
         asked = {"query": expression, "start": str(start), "end": str(end), "step": str(step)}
         found: list[dict[str, Any]] = self._ask("/api/v1/query_range", **asked)["result"]
         return found
 
     def firing(self) -> set[str]:
-        """Names of the alarms that fire now."""
+        """Names of firing alarms."""
         return {each["labels"]["alertname"] for each in self._alerts() if each["state"] == "firing"}
 
     def pending(self) -> set[str]:
-        """Names of the alarms that fire soon, unless their cause ends."""
+        """Names of pending alarms."""
         return {each["labels"]["alertname"] for each in self._alerts() if each["state"] == "pending"}
 
     def has_fired(self, window: str) -> set[str]:
-        """Names of the alarms that have fired within that time."""
+        """Names of the alarms that fired within `window`."""
         found = self.query(f'max by (alertname) (max_over_time(ALERTS{{alertstate="firing"}}[{window}]))')
         return {each["metric"]["alertname"] for each in found}
 
@@ -136,7 +136,7 @@ class Prometheus:
             with urllib.request.urlopen(url, timeout=_PATIENCE_SECONDS) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
-            # It has just been started.
+            # It may still be starting.
             if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
                 raise
             with error:
@@ -150,14 +150,14 @@ def prometheus(
     """Run Prometheus while the block runs; its targets may start later.
 
     Args:
-        directory: Empty; for its files.
-        port: Port of this machine to listen on.
-        targets: Hosts and ports by the name of the scrape job in prometheus.yml.
-        faster: Divides all times of configuration and rules.
+        directory: Empty directory for its files.
+        port: Local port to listen on.
+        targets: Hosts and ports by scrape job name in prometheus.yml.
+        faster: Divisor of all times in the configuration and the rules.
     """
     (directory / "alerts.yml").write_text(scaled(ALERTS.read_text(encoding="utf-8"), faster))
     config = yaml.safe_load(scaled(CONFIG.read_text(encoding="utf-8"), faster))
-    # How long a busy process takes for an answer is no shorter here.
+    # A busy process does not answer any faster here.
     config["global"]["scrape_timeout"] = config["global"]["scrape_interval"]
     for scrape in config["scrape_configs"]:
         scrape["static_configs"] = [{"targets": list(targets[scrape["job_name"]])}]
@@ -167,7 +167,7 @@ def prometheus(
         f"--config.file={directory / 'prometheus.yml'}",
         f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
-        # An alarm that was pending before a restart is none here.
+        # Do not restore pending alarms from before a restart.
         "--rules.alert.for-grace-period=0s",
     ]
     log = directory / "prometheus.log"

@@ -1,9 +1,9 @@
 """`python -m benchmarks.quiet_alarms --seconds 3600`: an installation without faults raises no alarm.
 
 A leader, a standby and a worker of two processes do light work under a real Prometheus with the alarms of
-deploy/prometheus. At half time each of them is restarted by SIGTERM, as in a deployment. `--faster 10` divides all
-times of the rules, so that windows of minutes pass within seconds; a shorter window sees a short gap sooner. The exit
-code is 1 if any alarm has fired, or if no job has finished.
+deploy/prometheus. Halfway through, each is restarted by SIGTERM, as in a deployment. `--faster 10` divides all times of
+the rules, so that windows of minutes pass within seconds; a shorter window detects a shorter gap. The exit code is 1 if
+any alarm fired, or if no job finished.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from drain.embedded import Services, services
 from drain.embedded.addresses import free_port
 
 _MODULE = "benchmarks.quiet_jobs"
-# A round of staging: a few jobs, some of which fail once.
+# Interval between rounds of staging.
 _ROUND_SECONDS = 1.0
 _FAILS_EACH = 20
 _PATIENCE_SECONDS = 120.0
 
 
 class _Programs:
-    """Two enqueuers and a worker; each keeps its port when it is restarted."""
+    """Two enqueuers and a worker; each keeps its port across restarts."""
 
     def __init__(self, started: Services) -> None:
         self._started = started
@@ -48,7 +48,7 @@ class _Programs:
         return {"drain-run": [at["first"], at["second"]], "drain-work": [at["worker"]]}
 
     def deploy(self) -> None:
-        """Restart each program, the next one once the one before is ready."""
+        """Restart each program in turn, and wait until it is ready."""
         for name, port in self._ports.items():
             self._running.pop(name).close()
             self._running[name] = self._start(name)
@@ -76,7 +76,7 @@ def _until_ready(port: int) -> None:
 
 
 def main() -> int:
-    """Run it, print what was found, and return the exit code."""
+    """Run the soak, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quiet_alarms", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--faster", type=float, default=1, help="divides all times of the rules")
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def _soak(started: Services, programs: _Programs, server: Prometheus, seconds: float, faster: float) -> int:
-    """Stage for that time, and tell which alarms have fired."""
+    """Stage for `seconds`, report the alarms that fired, and return the exit code."""
     with psycopg.connect(started.database_url, autocommit=True) as connection:
         schedule(connection, "minutely", quiet_jobs.send, cron="* * * * *", args=[0])
         _until_quiet(connection, server)
@@ -115,11 +115,11 @@ def _soak(started: Services, programs: _Programs, server: Prometheus, seconds: f
 
 
 def _until_quiet(connection: psycopg.Connection, server: Prometheus) -> None:
-    """Stage until the leader was seen: as Prometheus starts, it has not scraped one."""
+    """Stage until no alarm is active: at its start, Prometheus has not yet scraped a leader."""
     deadline = monotonic() + _PATIENCE_SECONDS
     while server.firing() | server.pending():
         if monotonic() > deadline:
-            raise TimeoutError(f"alarms before anything has begun: {server.firing() | server.pending()}")
+            raise TimeoutError(f"alarms before the soak: {server.firing() | server.pending()}")
         _stage(connection, 0)
         sleep(_ROUND_SECONDS)
 
@@ -143,16 +143,18 @@ def _conclude(server: Prometheus, began: float, number: int, faster: float) -> i
     window = f"{round(60 * minutes)}s"
     finished = server.query(f"sum(increase(drain_work_finished_jobs_total[{window}]))")
     finished_jobs = float(finished[0]["value"][1]) if finished else 0.0
-    print(f"{minutes:.1f} minutes, all times of the rules divided by {faster:g}, a deployment at half time")
+    print(
+        f"{minutes:.1f} minutes, all times of the rules divided by {faster:g}, one deployment halfway through"
+    )
     print(f"staged in {number // 4} rounds; finished: about {finished_jobs:.0f} jobs")
     print(f"fired: {', '.join(sorted(found['firing'])) or 'none'}")
-    print(f"pending at some time: {', '.join(sorted(found['pending'])) or 'none'}")
-    print(f"alarms without data, quiet for that reason: {', '.join(_blind(server, window)) or 'none'}")
+    print(f"pending at some point: {', '.join(sorted(found['pending'])) or 'none'}")
+    print(f"alarms that are quiet for lack of data: {', '.join(_blind(server, window)) or 'none'}")
     return 1 if found["firing"] or not finished_jobs else 0
 
 
 def _blind(server: Prometheus, window: str) -> list[str]:
-    """Alarms of which no metric was ever there."""
+    """Find the alarms without any data for their metrics."""
     return [
         rule["alert"]
         for rule in prometheus.alerts()

@@ -9,7 +9,7 @@ from drain.workers import current_job, job
 
 @job(queue="mail")
 def send(_number: int) -> None:
-    """End at once."""
+    """Return immediately."""
 
 
 @job(queue="reports", timeout_seconds=60)
@@ -19,6 +19,6 @@ def report(_number: int) -> None:
 
 @job(queue="mail", max_attempts=5, retry_base_seconds=1, retry_cap_seconds=2)
 def fail_once(_number: int) -> None:
-    """Fail at the first attempt, as a call over a network may."""
+    """Fail on the first attempt, like a call over a network."""
     if current_job().attempt == 1:
         raise ConnectionError("try again")

@@ -1,4 +1,4 @@
-"""Jobs a second that reach Redis: by the drain, by each of its two halves alone, and by RQ's own functions."""
+"""Jobs a second that reach Redis through the drain, through each of its halves alone, and through RQ's functions."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class DiscardingProducer(Producer):
 
 
 def refill(services: Services, rows: int) -> None:
-    """Fill an empty database with this number of staged rows, and let the server finish its background work."""
+    """Empty the database, stage this many rows, and let the server finish its background work."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute(
             "TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, job_edges, flows, job_waits, job_events, "
             "job_steps"
         )
-        # As in a new database, or the empty Redis would count as one that has lost its data.
+        # As in a new database; otherwise the empty Redis would look like one that has lost its data.
         connection.execute("SELECT setval('drain_last_delivery', 0), setval('drain_pushed_up_to', 0)")
         connection.execute(FILL, (rows,))
         connection.execute("VACUUM ANALYZE staged_jobs")
         connection.execute("CHECKPOINT")
-    # Not in the background: deleting millions of keys takes Redis a while, and would slow the measurement.
+    # Not in the background, where Redis would delete millions of keys during the measurement.
     with redis.Redis.from_url(services.redis_url, socket_timeout=60) as client:
         client.flushall()
 
@@ -66,7 +66,7 @@ def moved_and_pushed(services: Services, jobs: int, *, thin: bool = False) -> fl
     Args:
         services: Servers.
         jobs: Number of jobs.
-        thin: Push as where only `drain work` listens: ids without hashes.
+        thin: Push ids without hashes, as when only `drain work` listens.
     """
     return _drained(services, Producer(services.redis_url, NAMESPACE), jobs, thin=thin)
 
@@ -77,7 +77,7 @@ def moved_alone(services: Services, jobs: int) -> float:
 
 
 def pushed_alone(services: Services, jobs: int) -> float:
-    """Measure the push alone, without Postgres: batches that are already encoded."""
+    """Measure the push alone, without Postgres, from encoded batches."""
     batches = [
         [
             wire.tracked(NAMESPACE, n, "default", "shop.jobs.send_receipt", None, n, INSTALLATION)
@@ -95,7 +95,7 @@ def pushed_alone(services: Services, jobs: int) -> float:
 
 
 def pushed_thin_alone(services: Services, jobs: int) -> float:
-    """Measure the push of ids alone, without Postgres: batches that are already encoded."""
+    """Measure the push of ids alone, without Postgres, from encoded batches."""
     batches = [
         [thin_id(NAMESPACE, n, n) for n in range(first, min(first + BATCH_SIZE, jobs))]
         for first in range(0, jobs, BATCH_SIZE)
@@ -110,7 +110,7 @@ def pushed_thin_alone(services: Services, jobs: int) -> float:
 
 
 def cpu_by_process(services: Services, jobs: int, *, thin: bool) -> dict[str, float]:
-    """Measure the processor time of one drain, in microseconds a job, by process."""
+    """Measure the processor time of one drain, in microseconds per job, by process."""
     with leading(services, Producer(services.redis_url, NAMESPACE), thin=thin) as enqueuer:
         backend = enqueuer.connection.info.backend_pid
         pids = {"PostgreSQL": backend, "Redis": services.redis.pid, "enqueuer": os.getpid()}

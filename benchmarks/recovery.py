@@ -1,4 +1,4 @@
-"""Time to recovery: after the death of a worker, of its process, of a leader, and after a FLUSHALL of Redis."""
+"""Recovery time after the death of a worker, of its process or of a leader, and after a FLUSHALL of Redis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 LEASE_SECONDS = 3
 PREFETCHED = 100
-# Rate at which an application stages further jobs during the measurement.
+# Jobs a second that an application stages during the measurement.
 LOAD_PER_SECOND = 200
 _PATIENCE_SECONDS = 120
 
@@ -49,7 +49,7 @@ def brief() -> None:
 
 
 def section(services: Services, jobs: int, rounds: int) -> str:
-    """Measure all recoveries, and make the section of RESULTS.md."""
+    """Measure all recoveries, and return the section of RESULTS.md."""
     figures.say("recovery")
     leaders = [after_a_leaders_death(services) for _ in range(rounds)]
     flushes = [after_a_flush(services, jobs) for _ in range(rounds)]
@@ -80,7 +80,7 @@ def section(services: Services, jobs: int, rounds: int) -> str:
     figures.say(table)
     return (
         f"## After a death, or a loss of memory\n\n{table}\n\n{rounds} rounds each. While Redis forgets, "
-        f"somebody goes on staging {LOAD_PER_SECOND} jobs a second. A job's lease is 30 s unless its "
+        f"an application keeps staging {LOAD_PER_SECOND} jobs a second. A job's lease is 30 s unless its "
         "registration says otherwise."
     )
 
@@ -96,13 +96,13 @@ def after_a_workers_death(services: Services) -> float:
         ):
             _wait_for(lambda: _token(connection) == 1)
             with command(services, "work", "hanging", jobs="benchmarks.recovery") as second:
-                # Measured from a lease that has just been extended, which is the longest case.
+                # The longest case is a lease that has just been extended.
                 lease = _lease_end(connection)
                 _wait_for(lambda: _lease_end(connection) != lease)
                 killed = _kill(first)
                 _wait_for(lambda: _token(connection) == 2)
                 seconds = monotonic() - killed
-                # It would hang here as well.
+                # The job would hang here as well.
                 second.kill()
     return seconds
 
@@ -181,7 +181,7 @@ def _load(services: Services) -> Iterator[None]:
 
 
 def _kill(process: Popen[bytes]) -> float:
-    # All of its processes, as a machine's end would: a child that is left alone has time to finish its job.
+    # Kill all processes, as when a machine dies: an orphaned child would have time to finish its job.
     for pid in family([process.pid]):
         os.kill(pid, signal.SIGKILL)
     return monotonic()
@@ -222,6 +222,6 @@ def _wait_for(condition: Callable[[], T]) -> T:
     deadline = monotonic() + _PATIENCE_SECONDS
     while not (value := condition()):
         if monotonic() > deadline:
-            raise TimeoutError("the event to measure has not happened")
+            raise TimeoutError("the measured event did not happen")
         sleep(0.002)
     return value

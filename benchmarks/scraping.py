@@ -1,8 +1,8 @@
-"""`python -m benchmarks.scraping`: processor time that the leader spends on its metrics, with jobs in 200 queues.
+"""`python -m benchmarks.scraping`: processor time of the leader's metrics, with jobs in 200 queues.
 
-Three leaders take turns on the same idle system: one without gauges, one with gauges that nobody reads, and one with
-gauges that are scraped every 15 seconds. Processor time is compared, and not time on a clock: other programs of the
-machine change it little.
+Three leaders take turns on the same idle system: without gauges, with gauges that are not read, and with gauges scraped
+every 15 seconds. Processor time is compared, not wall-clock time, because other programs on the machine change it
+little.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {"queues": (200, 20), "rounds": (3, 1), "seconds": (45, 3), "scrapes": (50, 5)}
 _JOBS_OF_A_QUEUE = 20
 _NAMES_OF_A_QUEUE = 5
 _TAGS = 120
 _SCRAPE_SECONDS = 15.0
-# A leader fills its caches, and its first measurements are of all that there is.
+# A leader first fills its caches and measures everything.
 _WARM_UP_SECONDS = 7.0
 _STAGE = """
 INSERT INTO staged_jobs (job_name, queue, tag, scheduled_at)
@@ -48,10 +48,10 @@ class Cost(NamedTuple):
     """Processor time of the leaders of one round.
 
     Attributes:
-        idle: Part of one core, without gauges.
+        idle: Fraction of one core, without gauges.
         gauges: The same, with gauges.
-        scraped: The same, with gauges that are scraped every 15 seconds.
-        scrape_seconds: Of one scrape.
+        scraped: The same, with gauges scraped every 15 seconds.
+        scrape_seconds: Processor time of one scrape.
     """
 
     idle: float
@@ -88,9 +88,9 @@ def section(started: Services, *, queues: int, rounds: int, seconds: float, scra
     scrape = statistics.median(cost.scrape_seconds for cost in costs)
     return (
         "## Metrics of the leader\n\n"
-        f"Processor time as a part of one core, with {_JOBS_OF_A_QUEUE} jobs of {_NAMES_OF_A_QUEUE} names in each of "
-        f"{queues} queues, and {_TAGS} tags; the leader has drained them, and has nothing more to do. {rounds} rounds "
-        f"of {seconds:g} s each in which the leaders take turns. A scrape of {size / 1000:,.0f} kB takes "
+        f"Processor time as a fraction of one core, with {_JOBS_OF_A_QUEUE} jobs of {_NAMES_OF_A_QUEUE} names in each "
+        f"of {queues} queues, and {_TAGS} tags. The leader has drained them and is otherwise idle. The leaders take "
+        f"turns for {rounds} rounds of {seconds:g} s each. A scrape of {size / 1000:,.0f} kB takes "
         f"{1000 * scrape:.1f} ms of processor time.\n\n"
         + figures.table(["", "median", "lowest", "highest"], rows)
     )
@@ -99,7 +99,7 @@ def section(started: Services, *, queues: int, rounds: int, seconds: float, scra
 def _measure(
     started: Services, seconds: float, every: float, scrapes: int, *, gauges: bool
 ) -> tuple[float, float, int]:
-    """Run a leader; return the part of a core that it uses, the seconds of one scrape, and the bytes of that."""
+    """Run a leader; returns the fraction of a core that it uses, and the seconds and bytes of one scrape."""
     with _leader(started, gauges=gauges) as (pid, port):
         sleep(_WARM_UP_SECONDS)
         before, began = cpu_seconds(pid), monotonic()

@@ -1,4 +1,4 @@
-"""Servers of the benchmarks: the embedded ones, and Debian's if they are installed."""
+"""Servers of the benchmarks: embedded, and Debian's if installed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def running(kind: str, settings: Mapping[str, str] | None = None) -> Iterator[Se
     """Run servers of this kind, with the schema, while the block runs.
 
     Raises:
-        EmbeddedError: One of the two is not installed, or did not start.
+        EmbeddedError: A server is not installed or did not start.
     """
     postgres, redis_ = _debian() if kind == DEBIAN else (None, None)
     with ExitStack() as stack:
@@ -48,7 +48,7 @@ def running(kind: str, settings: Mapping[str, str] | None = None) -> Iterator[Se
 
 
 def of_both_kinds(settings: Mapping[str, str] | None = None) -> Iterator[tuple[str, Services]]:
-    """Start each kind in turn; it runs until the caller asks for the next one."""
+    """Start each kind in turn; each runs until the caller asks for the next one."""
     for kind in KINDS:
         with ExitStack() as stack:
             try:

@@ -1,4 +1,4 @@
-"""Sizes of `make bench`: the whole measurement, and the short form that shows that every part runs."""
+"""Sizes of `make bench`: full, and short as a smoke test of all parts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Sizes:
         jobs: Jobs of one round of the drain.
         rounds: Rounds of each figure of the drain.
         backlog: Rows of the large backlog.
-        held_backlog: Rows that are drained under a held snapshot.
-        seconds: Duration of the measurement of latency.
-        scale: Factor of the sizes of bulk work; below 1 admission is measured in its short form.
+        held_backlog: Rows drained under a held snapshot.
+        seconds: Duration of the latency measurement.
+        scale: Factor of the sizes of bulk work; below 1, admission is measured in its short form.
         peer_rounds: Rounds with the peers.
         peer_seconds: Duration of one run with the peers.
         scheduled: Jobs scheduled for tomorrow, in addition to the measured ones.
         hold_seconds: Duration of a held snapshot with the peers.
         stock_jobs: Jobs of one burst on RQ's own workers.
-        check_rounds: Rounds of the record that `make bench-check` compares with.
+        check_rounds: Rounds recorded for `make bench-check`.
     """
 
     jobs: int = 100_000

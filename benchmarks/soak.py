@@ -15,7 +15,7 @@ SUMMARY = Path(__file__).with_name("soak.json")
 
 
 def sections(summary: Path) -> list[str]:
-    """Make the section on the last soak; empty if there was none."""
+    """Render the section on the last soak; empty if there was none."""
     if not summary.exists():
         return []
     found = json.loads(summary.read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def sections(summary: Path) -> list[str]:
     )
     text = (
         f"## Soak\n\n{found['seconds']:.0f} s of faults at load {found.get('load', 1):g} with seed {found['seed']}, "
-        f"and {found['drained_seconds']:.0f} s until all was done; a run of its own, by `make soak`. Every process "
+        f"then {found['drained_seconds']:.0f} s until all was done; a separate run by `make soak`. Every process "
         f"and both servers were killed, stopped, flushed and replaced at random, while applications staged, "
         f"committed and rolled back.\n\n{table}\n\nTransitions of jobs during each fault:\n\n{grid}"
     )
@@ -52,4 +52,4 @@ def _growth(growth: Sequence[Mapping[str, Any]]) -> list[str]:
         ("", "median of the second third", "of the last third", "allowed", "growth a day"),
         [(f"{each['kind']}: {each['name']}", *(f"{each[name]:,}" for name in columns)) for each in growth],
     )
-    return [f"What the run took, in bytes or numbers:\n\n![Memory, tables, disk](soak.png)\n\n{table}"]
+    return [f"Resources used by the run, in bytes or counts:\n\n![Memory, tables, disk](soak.png)\n\n{table}"]

@@ -1,4 +1,4 @@
-"""Cost of staging, compared with inserts into a table without checks, trigger and partitions."""
+"""Cost of staging, compared with inserts into a table without checks, triggers and partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COPY = "COPY {} (job_name, job_args) FROM STDIN"
 
 
 def section(services: Services, jobs: int, rounds: int) -> str:
-    """Measure the rows a second of both tables, singly and in bulk, as Markdown."""
+    """Measure the rows a second of both tables, singly and in bulk; returns Markdown."""
     figures.say("staging")
     ways: dict[str, Callable[[], float]] = {
         "staged in single transactions": lambda: _singly(services, "staged_jobs", jobs // 20),
@@ -59,8 +59,8 @@ def section(services: Services, jobs: int, rounds: int) -> str:
     )
     return (
         f"## What it costs to stage\n\n{table}\n\n{ratios}\n\n"
-        "The plain table has the same columns and a primary key: no checks, no triggers, no partitions, no index for "
-        "the enqueuer. One connection; each single transaction waits for its COMMIT to be on the disk."
+        "The plain table has the same columns and a primary key, but no checks, triggers, partitions or index for "
+        "the enqueuer. One connection; each single transaction waits until its COMMIT is on disk."
     )
 
 

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.steps`: what a step adds to a bare commit, and how many steps a core takes.
+"""`python -m benchmarks.steps`: the cost of a step over a bare commit, and steps per core.
 
-One job in one process runs its steps one after another, by turns with bare commits of the same write on another
+One job in one process runs steps one after another, alternating with bare commits of the same write on another
 connection. Commits are flushed.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {"steps": (4000, 200)}
 _TURN = 50
 _UPDATE = "UPDATE step_accounts SET balance = balance + 1 WHERE id = 1"
@@ -64,7 +64,7 @@ def section(started: Services, *, steps: int) -> str:
     rows = [_measure(started, title, steps) for title in _STEPS]
     return (
         "## Steps\n\n"
-        "One process runs steps one after another, by turns with bare commits of the same write (for `step`: of one "
+        "One process runs steps one after another, alternating with bare commits of the same write (for `step`: one "
         "INSERT). Milliseconds; steps a second of this process, and per second of processor time of the process and "
         "its connections to PostgreSQL.\n\n"
         + figures.table(

@@ -6,5 +6,5 @@ from drain import job
 
 @job(name="benchmark.stock")
 def ours() -> None:
-    """Write down the time."""
+    """Record the time."""
     note()

@@ -1,4 +1,4 @@
-"""Plain RQ job for `stock_workers`: its module imports only modules that RQ has imported."""
+"""Plain RQ job for `stock_workers`; it imports only modules that RQ has already imported."""
 
 import os
 from time import monotonic
@@ -7,11 +7,11 @@ TIMES = "STOCK_WORKERS_TIMES"
 
 
 def note() -> None:
-    """Write down the time, by a clock that all processes of the machine share."""
+    """Record the time, by a clock that all processes of the machine share."""
     with open(os.environ[TIMES], "a") as times:  # noqa: PTH123
         times.write(f"{monotonic()}\n")
 
 
 def plain() -> None:
-    """Write down the time."""
+    """Record the time."""
     note()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.stock_workers
 
-A job's cost is the time from its run to the run of the next one, in a burst of many: the start of the worker is not
-in it. Bursts of both kinds of job take turns, on each kind of worker, so that what else the machine does meets both.
+A job's cost is the time from its run to the run of the next one in a burst, which excludes the worker's start. Bursts
+of both kinds of job take turns on each kind of worker, so that other load on the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 RQ = str(Path(sys.executable).with_name("rq"))
 CONFIG = ("--config", "drain.rq_settings")
-# Kind of worker, its options, and the upper bound of a job's cost in job-drain, as a multiple of a plain job's.
+# Kind of worker, its options, and the upper bound of the cost of a job of ours, as a multiple of a plain job's.
 Kinds = Mapping[str, tuple[tuple[str, ...], float]]
 KINDS: Kinds = {
     "`rq worker --config drain.rq_settings`": (CONFIG, 2.0),
     "`rq worker`": ((), 4.0),
     "`rq worker --worker-class rq.SimpleWorker`": (("--worker-class", "rq.SimpleWorker"), 1.5),
 }
-# Modules that the parent process loads: the plain job's too, so that forks inherit both kinds alike.
+# Modules that the parent process loads, so that forks inherit both kinds of job alike.
 MODULES = f"{stock_jobs.__name__},{stock_plain.__name__}"
-# Jobs at the begin of a burst that do not count, since they fill caches.
+# Jobs at the start of a burst that do not count, because they fill caches.
 WARM_UP = 5
 IMPORTS = ("from drain import job", "from drain.workers import job", "import workers.entry")
 _BASE = "import rq, psycopg"
 
 
 def main() -> None:
-    """Measure on both kinds of server, and print the section; `make bench` writes it."""
+    """Measure on both kinds of servers and print the section, which `make bench` writes."""
     arguments = _arguments()
     print("\n" + section(arguments.rounds, arguments.jobs, dict(arguments.setting)))
 
 
 def section(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> str:
-    """Measure, and make the section of RESULTS.md."""
+    """Measure and return the section of RESULTS.md."""
     tables = [_on(services, rounds, jobs) for _, services in servers.of_both_kinds(settings)]
     return "\n\n".join(
         [
@@ -74,13 +74,13 @@ def section(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> s
 def _how(rounds: int, jobs: int) -> str:
     return (
         "Milliseconds from the run of a job that does nothing to the run of the next one: the median of a burst of "
-        f"{jobs} jobs, whose first {WARM_UP} do not count. {rounds} rounds in which the workers and both kinds of job "
-        "take turns; the median of the rounds, with the lowest and the highest. Ratios are taken round by round."
+        f"{jobs} jobs without the first {WARM_UP}. The workers and both kinds of job take turns for {rounds} rounds; "
+        "the median of the rounds, with the lowest and the highest. Ratios are taken round by round."
     )
 
 
 class Costs(NamedTuple):
-    """Costs of both kinds of job: milliseconds a job, a figure for each round."""
+    """Milliseconds per job of both kinds, one figure per round."""
 
     plain: list[float]
     ours: list[float]
@@ -124,7 +124,7 @@ def _spread(values: Sequence[float]) -> str:
 def _burst(
     services: Services, options: Sequence[str], jobs: int, push: Callable[[Services, int], None]
 ) -> float:
-    """Measure the milliseconds a job."""
+    """Measure the milliseconds per job."""
     rates.refill(services, 0)
     push(services, jobs)
     with TemporaryDirectory() as directory:
@@ -170,8 +170,8 @@ def _imports(rounds: int) -> str:
     ]
     table = figures.table(("import", "ms more", "lowest – highest", "at most"), rows)
     return (
-        f"## Imports\n\nMilliseconds that a new interpreter takes for more than `{_BASE}`, which takes "
-        f"{statistics.median(base):.0f}, its own start included.\n\n{table}"
+        f"## Imports\n\nMilliseconds that a new interpreter takes in addition to `{_BASE}`, which takes "
+        f"{statistics.median(base):.0f}, including the interpreter's start.\n\n{table}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of the structure: how much a reader has to hold in the head. `make figures` prints them."""
+"""Figures on the structure: how much a reader has to keep in mind. `make figures` prints them."""
 
 import ast
 import io
@@ -26,7 +26,7 @@ def is_core(name: str) -> bool:
 
 
 def words_and_lines(text: str) -> tuple[int, int]:
-    """Words of docstrings and whole-line comments, and all other lines that are not empty."""
+    """Count words of docstrings and whole-line comments, and all other non-empty lines."""
     lines = text.splitlines()
     prose: dict[int, str] = {}
     for node in ast.walk(ast.parse(text)):

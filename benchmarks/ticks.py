@@ -1,7 +1,7 @@
-"""`python -m benchmarks.ticks`: 10,000 ticks of ten schedules, while 50 leaders are killed; each has exactly one job.
+"""`python -m benchmarks.ticks`: 10,000 ticks of ten schedules while 50 leaders are killed; each has exactly one job.
 
-The ticks are missed ones of the last 1,000 minutes, which the leaders make up for, ten in a transaction. Each leader is
-killed by SIGKILL a moment after it has begun to stage them, wherever it is then.
+The ticks were missed in the last 1,000 minutes; leaders make up for them, ten per transaction. Each leader gets SIGKILL
+a moment after it has started to stage them, wherever it is then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {"ticks": (10_000, 1000), "takeovers": (50, 5)}
 _SCHEDULES = 10
 _TICKS_PER_TRANSACTION = 10
@@ -68,7 +68,7 @@ def section(started: Services, *, ticks: int, takeovers: int) -> str:
 def _stage_while_leaders_die(
     started: Services, connection: psycopg.Connection, ticks: int, takeovers: int
 ) -> tuple[int, float]:
-    """Start leaders, and kill each; returns how many were killed while ticks were left, and how long all took."""
+    """Start leaders and kill each; returns how many were killed while ticks were left, and the total seconds."""
     chance = random.Random(14)
     each = ticks // takeovers
     began = monotonic()
@@ -102,7 +102,7 @@ def _start(started: Services, stack: ExitStack) -> subprocess.Popen[bytes]:
 def _next_leader(
     connection: psycopg.Connection, processes: list[subprocess.Popen[bytes]]
 ) -> subprocess.Popen[bytes]:
-    """Wait until one of the living processes leads."""
+    """Wait until one of the running processes leads."""
     for _ in _until(_PATIENCE_SECONDS):
         ((name,),) = connection.execute(_LEADER)
         for process in processes:
@@ -130,7 +130,7 @@ def _count(connection: psycopg.Connection) -> int:
 
 
 def _verdict(connection: psycopg.Connection) -> tuple[int, int, int]:
-    """Count the ticks with a job, those with two, and the minutes between the first and the last one without any."""
+    """Count ticks with a job, ticks with two, and minutes without one between the first and the last."""
     statement = f"""
 SELECT count(DISTINCT scheduled_at), count(*),
     extract(epoch FROM max(scheduled_at) - min(scheduled_at))::integer / 60 + 1 FROM ({_JOBS}) AS job GROUP BY tag

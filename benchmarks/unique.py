@@ -1,9 +1,9 @@
-"""Unique keys: what they cost those who stage, and whether two jobs of one key ever wait.
+"""Unique keys: their cost to staging, and whether two jobs of one key ever wait.
 
     python -m benchmarks.unique [--quick] [--jobs 100000] [--keys 1000] [--connections 16] [--rounds 5]
 
-Half of the rounds stage jobs with unique keys, the others the same jobs without, in turn. A leader drains meanwhile, a
-worker claims and finishes, and a third session looks for keys under which two jobs in flight wait.
+Rounds alternate between jobs with and without unique keys. At the same time, a leader drains, a worker claims and
+finishes, and a third session looks for keys with two waiting jobs in flight.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {"jobs": (100_000, 8000), "keys": (1000, 100), "connections": (16, 16), "rounds": (5, 1)}
 _PROCESSES = 4
 _KEEP: tuple[Literal["first"], Literal["last"]] = ("first", "last")
@@ -79,9 +79,9 @@ def section(services: Services, *, jobs: int, keys: int, connections: int, round
     )
     return (
         f"## Unique keys\n\n{table}\n\n"
-        f"Rate with a unique key, of that without: {figures.ratio(rates[True], rates[False], 2)}. "
+        f"Rate with a unique key, as a fraction of that without: {figures.ratio(rates[True], rates[False], 2)}. "
         f"{jobs:,} jobs on {keys:,} keys from {connections} connections, half of them `last`; "
-        f"{superseded:,} gave way. Two jobs of one key waited at {two} of {looks:,} looks."
+        f"{superseded:,} were superseded. Two jobs of one key waited at {two} of {looks:,} looks."
     )
 
 
@@ -93,7 +93,7 @@ class _Watch:
 @contextmanager
 def _draining(services: Services) -> Iterator[_Watch]:
     """Lead, work and watch while the block runs, and until nothing is staged."""
-    # Nobody pops: the worker reads ids from the table.
+    # Nothing is popped: the worker reads ids from the table.
     settings = Settings(database_url=services.database_url, redis_url=services.redis_url, depth=0)
     daemon = Daemon(settings)
     done, watch = threading.Event(), _Watch()

@@ -1,14 +1,13 @@
-"""Verdict on a ratio that was measured in rounds: whether it holds what is recorded, has fallen, or cannot be told.
+"""Verdict on a ratio measured in rounds: it holds, it fell, or the rounds cannot tell.
 
-The bound is 0.8 of the recorded median. The verdict is that of a sign test, which assumes nothing about the noise but
-that the rounds are independent: if the median lay below the bound, each round would be above it with a probability of
-at most one half. So a ratio holds if at most k of n rounds are below the bound, k being the largest number for which n
-tosses of a coin show k heads or fewer with a probability of at most 0.1; it has fallen if at most k of n are above.
-This is the same as an interval of the median from order statistics: from 4 rounds on its lower end is the lowest
-round, from 7 on the second lowest, from 9 on the third.
+The bound is 0.8 of the recorded median. A sign test decides; it assumes only that the rounds are independent. If the
+median were below the bound, each round would be above it with a probability of at most one half. So a ratio holds if at
+most k of n rounds are below the bound, where k is the largest number such that n coin tosses show at most k heads with
+a probability of at most 0.1; it fell if at most k of n are above. This is an order-statistics interval of the median:
+its lower end is the lowest round from 4 rounds on, the second lowest from 7, and the third from 9.
 
-The record is noisy as well: a ratio has fallen only if it is below 0.8 of the lower bound of the recorded median. The
-probabilities are those of one look; the check looks after each round, so that they add up where it looks often.
+The record is noisy too, so a ratio fell only if it is below 0.8 of the lower bound of the recorded median. The
+probabilities are those of a single look; the check looks after each round, so they add up over many looks.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Part of the recorded ratio that must be left.
+# Fraction of the recorded ratio that must remain.
 ALLOWED = 0.8
-# Upper bound of the probability that a ratio whose median is at the bound is said to hold, and that it is said to have
-# fallen.
+# For a ratio whose median is at the bound, maximum probability of the verdict "holds", and of the verdict "fell".
 DOUBT = 0.1
 
 
 class Verdict(Enum):
-    """What the rounds of one ratio allow to say."""
+    """Conclusion from the rounds of one ratio."""
 
     HOLDS = "holds"
     FELL = "fell"
@@ -37,11 +35,11 @@ class Verdict(Enum):
 
 
 def verdict(ratios: Sequence[float], recorded: Sequence[float]) -> Verdict:
-    """Judge a ratio, of which higher is better.
+    """Judge a ratio; higher is better.
 
     Args:
         ratios: Ratio of each round.
-        recorded: Ratios of the rounds that were recorded; from fewer than four nothing can have fallen.
+        recorded: Ratio of each recorded round; with fewer than four, the verdict is never `FELL`.
     """
     low, high = interval(ratios)
     if low is not None and low >= ALLOWED * statistics.median(recorded):
@@ -52,21 +50,21 @@ def verdict(ratios: Sequence[float], recorded: Sequence[float]) -> Verdict:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float | None, float | None]:
-    """Bounds of the median, each wrong with a probability of at most DOUBT; None while the rounds are too few."""
+    """Bounds of the median, each wrong with a probability of at most DOUBT; None if there are too few rounds."""
     ordered = sorted(ratios)
     rank = _rank(len(ordered))
     return (ordered[rank], ordered[-1 - rank]) if rank is not None else (None, None)
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Exit code of the check: 0 if all hold, 1 if one has fallen, 3 if one cannot be told and none has fallen."""
+    """Exit code of the check: 0 if all hold, 1 if any fell, 3 if none fell but some cannot be told."""
     if Verdict.FELL in verdicts:
         return 1
     return 3 if Verdict.CANNOT_TELL in verdicts else 0
 
 
 def of_recorded(ratios: Sequence[float], recorded: float) -> float:
-    """The median, as a part of what is recorded."""
+    """Median as a fraction of the recorded ratio."""
     return statistics.median(ratios) / recorded
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.web_page`: how long the pages of `drain web` take with millions of jobs, and its memory."""
+"""`python -m benchmarks.web_page`: response times and memory of `drain web` with millions of jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Sizes of the whole measurement, and of the short form.
+# Full and short sizes.
 SIZES = {
     "finished": (10_000_000, 10_000),
     "staged": (1_000_000, 10_000),
@@ -37,7 +37,7 @@ _PAGES = {
     "search by a key": "/search?q=customer-7",
     "workers": "/workers",
 }
-# Tabs that follow the overview meanwhile.
+# Tabs that follow the overview during the measurement.
 _TABS = 10
 _PATIENCE_SECONDS = 60.0
 
@@ -62,8 +62,8 @@ def section(started: Services, *, finished: int, staged: int, others: int, round
     return (
         "## The page\n\n"
         f"`drain web` with {finished:,} finished jobs, {staged:,} staged, and {others:,} each in flight and dead, in "
-        f"{crowd.QUEUES} queues; {_TABS} tabs follow the overview meanwhile. {rounds} requests of each page, in "
-        f"milliseconds: until the answer is there, and processor time of `drain web`, which includes that of the tabs. "
+        f"{crowd.QUEUES} queues, while {_TABS} tabs follow the overview. {rounds} requests of each page, in "
+        f"milliseconds: response time, and processor time of `drain web`, including that of the tabs. "
         f"The first request after the start took {1000 * first:,.0f} ms. Peak memory: {megabytes:.0f} MB.\n\n"
         + figures.table(["page", "median", "lowest", "highest", "processor"], rows)
     )

@@ -1,4 +1,4 @@
-"""What one measurement stands on: a fresh database, an empty Redis, shared memory, and the processes of a peer."""
+"""Environment of one measurement: a fresh database, an empty Redis, shared memory, and a peer's processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Running:
-    """The processes of a peer, by the ids of those that were started; what they fork belongs to them."""
+    """Process ids of a peer's started programs, which stand for their forks as well."""
 
     workers: list[int]
     others: list[int]
@@ -46,11 +46,11 @@ class Running:
 
 
 class Bench:
-    """Both servers and a directory for what processes share.
+    """Both servers, and a directory that processes share.
 
     Args:
-        services: The servers, the same for all.
-        directory: Where the shared memory and the logs are.
+        services: Servers, the same for all peers.
+        directory: Directory of the shared memory and the logs.
     """
 
     def __init__(self, services: Services, directory: Path) -> None:
@@ -71,12 +71,12 @@ class Bench:
             "DRAIN_REDIS_URL": self.services.redis_url,
             "DRAIN_NAMESPACE": "bench",
             "DRAIN_JOBS": "benchmarks.peers.apps.drain_app",
-            # Of Graphile Worker: no line for each job, as in its own test of performance.
+            # Graphile Worker: no log line per job, as in its own performance test.
             "NO_LOG_SUCCESS": "1",
         }
 
     def reset(self, peer: Peer) -> None:
-        """A new database with the peer's tables, an empty Redis, and no work left over for either."""
+        """Create a fresh database with the peer's tables, and empty Redis."""
         with psycopg.connect(self.services.postgres.url_of("postgres"), autocommit=True) as connection:
             connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
             connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -88,14 +88,14 @@ class Bench:
         self._in_its_environment(peer, "fill", peer.app, "noop", "0", "prepare")
 
     def fill(self, peer: Peer, name: str, jobs: int) -> None:
-        """So many jobs, and statistics of the tables, as a server that has run for a while would have them."""
+        """Enqueue jobs, then vacuum and analyze, as on a server that has run for a while."""
         self._in_its_environment(peer, "fill", peer.app, name, str(jobs))
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
 
     def forget(self) -> None:
-        """Begin to count anew; no process of a peer may run."""
+        """Reset the counts; no process of a peer may run."""
         self.counter = JobCounter.create(self.directory / work.COUNTER)
         for name in (work.STARTS, work.COMMITS):
             (self.directory / name).unlink(missing_ok=True)
@@ -105,12 +105,12 @@ class Bench:
         self._in_its_environment(peer, "produce", peer.app, str(per_second), str(seconds), str(threads))
 
     def cost(self, peer: Peer, steps: int) -> str:
-        """What its app prints of the cost of its steps."""
+        """Return the step costs that the peer's app prints."""
         return self._in_its_environment(peer, "stepped", peer.app, "cost", str(steps))
 
     @contextmanager
     def running(self, programs: Sequence[Program]) -> Iterator[Running]:
-        """Run them for as long as the block runs."""
+        """Run the programs while the block runs."""
         started: list[tuple[subprocess.Popen[bytes], bool]] = []
         try:
             with (self.directory / "log").open("wb") as log:
@@ -133,10 +133,10 @@ class Bench:
             _end([process for process, _ in started])
 
     def wait_for_jobs(self, jobs: int, seconds: float) -> bool:
-        """Return once so many are done, or False when the first of them was as long ago.
+        """Wait for this many jobs; returns False if they are not done `seconds` after the first.
 
         Raises:
-            RuntimeError: None is done at all.
+            RuntimeError: No job was done.
         """
         deadline = monotonic() + _FIRST_JOB_SECONDS
         seen = False
@@ -145,13 +145,13 @@ class Bench:
                 seen, deadline = True, monotonic() + seconds
             if monotonic() > deadline:
                 if not seen:
-                    raise RuntimeError(f"no job is done: {self._last_words()}")
+                    raise RuntimeError(f"no job was done: {self._last_words()}")
                 return False
             sleep(_LOOK_SECONDS)
         return True
 
     def cpu_seconds(self, running: Running) -> dict[str, float]:
-        """Processor time so far of all that take part, by store and by the programs of the peer."""
+        """Read the processor time so far, of each store and of the peer's programs."""
         services = self.services
         return {
             "programs": processes.cpu_seconds(running.pids),
@@ -178,7 +178,7 @@ class Bench:
 
 @contextmanager
 def bench(services: Services) -> Iterator[Bench]:
-    """A place to measure in, gone when the block ends."""
+    """Provide a `Bench` with a temporary directory."""
     directory = Path(tempfile.mkdtemp(prefix="drain-peers-"))
     try:
         yield Bench(services, directory)
@@ -187,7 +187,7 @@ def bench(services: Services) -> Iterator[Bench]:
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM, a bounded wait, SIGKILL for whoever is left, forked ones included."""
+    """Send SIGTERM, wait for a bounded time, and send SIGKILL to all remaining processes, including forks."""
     members = processes.family(process.pid for process in started)
     for process in started:
         process.terminate()

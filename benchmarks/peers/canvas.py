@@ -1,7 +1,7 @@
 """Chains and fan-ins of jobs that do nothing: `python -m benchmarks.peers.canvas [--quick]`.
 
-A chain's edge is measured from the start of a job to the start of the next, a fan-in from the start of the last member
-to that of the callback. At the end a member kills its worker, once; programs that exit are started again.
+A chain's edge is measured from the start of one job to the start of the next, a fan-in from the start of the last
+member to the start of the callback. At the end, one member kills its worker; programs that exit are restarted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class System:
-    """One system; without a peer, BullMQ, which runs on Node.js."""
+    """One system; if `peer` is None, BullMQ on Node.js."""
 
     name: str
     peer: Peer | None
@@ -89,9 +89,9 @@ def section(services: Services, *, chain: int, members: int, patience: int) -> s
     header = ["", "edge p50 and p99, ms", *sizes, "a member's worker is killed: callback after"]
     return (
         f"## Chains and fan-ins\n\n{figures.table(header, rows)}\n\nJobs that do nothing, {_PROCESSES} processes; a "
-        f"chain of {chain:,} edges. Of a fan-in: seconds from the first member's start to the last one's, and from "
-        f"that to the callback's. The fan-in of the last column has {_FEW} members; its seconds include the start of "
-        f"the programs, and never means not within {patience} s. Celery has its default, `acks_late` off: it "
+        f"chain of {chain:,} edges. Fan-ins: seconds from the first member's start to the last one's, and from there "
+        f"to the callback's. The fan-in of the last column has {_FEW} members; its seconds include the start of "
+        f"the programs, and never means not within {patience} s. Celery keeps its default, `acks_late` off: it "
         "acknowledges a job before it runs."
     )
 

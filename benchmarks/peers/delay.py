@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.bench import Bench
     from benchmarks.peers.peers import Peer
 
-# Enough for whoever waits 3 ms for its commit to reach 2,000 a second.
+# Enough for 2,000 commits a second that take 3 ms each.
 _THREADS = 8
 _WARM_UP_JOBS = 200
 _REST_SECONDS = 0.5
@@ -26,12 +26,12 @@ class Delay:
     """One run.
 
     Attributes:
-        committed_per_second: What the producer reached.
-        started_per_second: What the workers reached.
-        started_of_committed: Which part had been started when the run ended.
-        p50: Milliseconds that half of those that started had waited at the most.
-        p99: The same for 99 in 100.
-        p999: The same for 999 in 1000.
+        committed_per_second: Rate of the producer.
+        started_per_second: Rate of the workers.
+        started_of_committed: Fraction of the commits whose jobs had started when the run ended.
+        p50: Median delay of the started jobs, in milliseconds.
+        p99: The same, 99th percentile.
+        p999: The same, 99.9th percentile.
     """
 
     committed_per_second: float
@@ -49,10 +49,10 @@ class Delay:
 
 
 def measure(bench: Bench, peer: Peer, per_second: int, seconds: float) -> Delay:
-    """Commit single jobs for so many seconds; who has fallen behind gets as long again, and no more."""
+    """Commit single jobs for `seconds`; a peer that falls behind gets at most as long again."""
     bench.reset(peer)
     bench.forget()
-    # Both processes are up and have imported everything before it begins.
+    # Wait until both processes are up and have imported everything.
     bench.fill(peer, "noop", _WARM_UP_JOBS)
     with bench.running(peer.programs(bench.services.redis_url, peers.PROCESSES)):
         bench.wait_for_jobs(_WARM_UP_JOBS, 10)
@@ -70,7 +70,7 @@ def starts(bench: Bench) -> dict[int, float]:
     path = bench.directory / work.STARTS
     if not path.exists():
         return {}
-    # A job that runs twice has started when it first did.
+    # If a job runs twice, its first start counts.
     read = sorted(work.START.iter_unpack(path.read_bytes()), key=lambda start: -start[1])
     return {int(number): at for number, at in read}
 
@@ -79,7 +79,7 @@ def _delay(committed: Sequence[float], starts: dict[int, float]) -> Delay:
     commits = sorted(at for at in committed if at)
     waited = sorted(at - committed[number] for number, at in starts.items() if committed[number])
     if not waited:
-        raise RuntimeError("no job has been started")
+        raise RuntimeError("no job was started")
     began = sorted(starts.values())
     return Delay(
         committed_per_second=_per_second(commits),
@@ -96,5 +96,5 @@ def _per_second(times: Sequence[float]) -> float:
 
 
 def _percentile(ordered: Sequence[float], part: float) -> float:
-    """In milliseconds. A start may come before its COMMIT has returned: then nobody has waited."""
+    """Percentile in milliseconds; 0 if the start came before its COMMIT returned."""
     return max(0.0, ordered[min(len(ordered) - 1, round(part * (len(ordered) - 1)))]) * 1000

@@ -1,4 +1,4 @@
-"""What other sessions do while a queue is worked on, and how much of its rate is left."""
+"""Rates of a queue while other sessions disturb it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 READERS = 4
 # First words of the disturbance whose ratio is one of the goals.
 HELD = "a snapshot has been held for"
-# A reader's transaction looks at the table so often before it gives its snapshot back.
+# Reads in one transaction, before a reader releases its snapshot.
 _LOOKS = 20
 _LAST_RUNS = 3
 
@@ -35,11 +35,11 @@ class Disturbed:
     """One peer under one disturbance.
 
     Attributes:
-        peer: Whose jobs.
-        what: What others did meanwhile.
-        alone: Jobs a second with no other session, a run each, some before and some afterwards.
+        peer: Name of the peer.
+        what: The disturbance.
+        alone: Jobs a second without other sessions, by run; some runs before and some after the disturbances.
         disturbed: The same alongside the disturbance.
-        counted_out: The same, of the processor time that the others left.
+        counted_out: The same, divided by the fraction of processor time that the others left.
     """
 
     peer: str
@@ -52,15 +52,15 @@ class Disturbed:
 def measure(
     bench: Bench, peer: Peer, jobs: int, seconds: float, *, scheduled: int, hold_seconds: float
 ) -> list[Disturbed]:
-    """One peer, alone and under each disturbance.
+    """Measure one peer, alone and under each disturbance.
 
     Args:
-        bench: To measure in.
-        peer: One that keeps its queue in Postgres.
-        jobs: How many a run.
-        seconds: How long a run should take.
-        scheduled: How many jobs wait for tomorrow.
-        hold_seconds: How long a snapshot is held, jobs being worked all the while.
+        bench: Environment of the measurement.
+        peer: Peer that keeps its queue in Postgres.
+        jobs: Jobs per run.
+        seconds: Expected duration of a run.
+        scheduled: Jobs scheduled for tomorrow.
+        hold_seconds: How long a snapshot is held while jobs run.
     """
 
     def run(used_by_others: Callable[[], float] = lambda: 0.0) -> Run:
@@ -99,7 +99,7 @@ def measure(
 
 
 def _last_of(run: Callable[[], Run], seconds: float) -> list[Run]:
-    """The last runs of so many seconds of one run after the other."""
+    """Run repeatedly for `seconds`; returns the last runs."""
     deadline = monotonic() + seconds
     runs = [run() for _ in range(_LAST_RUNS)]
     while monotonic() < deadline:
@@ -117,7 +117,7 @@ def _schedule(bench: Bench, peer: Peer, jobs: int) -> None:
 
 @contextmanager
 def _readers(bench: Bench, peer: Peer) -> Iterator[Callable[[], float]]:
-    """Read while the block runs, which gets the processor time of the readers and of their backends so far."""
+    """Read while the block runs; yields a function for the processor time of readers and their backends so far."""
     assert peer.read
     statement = peer.read
     ended = threading.Event()
@@ -130,7 +130,7 @@ def _readers(bench: Bench, peer: Peer) -> Iterator[Callable[[], float]]:
             while not ended.is_set():
                 for _ in range(_LOOKS):
                     connection.execute(statement)
-                    # Somebody who thinks in between: four that never pause would be a test of two cores.
+                    # Pause like a user: four readers without pauses would only test two cores.
                     if ended.wait(0.1):
                         break
                 connection.rollback()

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, of the versions that are pinned in `requirements`; made once."""
+"""A virtual environment for each peer, made once from the versions pinned in `requirements`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLACE = HERE / ".venvs"
 
 
 def python(environment: str) -> str:
-    """Its interpreter; our own for ""."""
+    """Path of an environment's interpreter; our own for ""."""
     return script(environment, "python") if environment else sys.executable
 
 
@@ -28,23 +28,23 @@ def node(app: str, *words: str) -> list[str]:
 
 
 def package(name: str) -> str:
-    """Pinned version of a package of Node.js."""
+    """Pinned version of a Node.js package."""
     return str(
         json.loads((HERE / "requirements" / f"{NODE}.json").read_text(encoding="utf-8"))["dependencies"][name]
     )
 
 
 def script(environment: str, name: str) -> str:
-    """One of its programs."""
+    """Path of a program in an environment."""
     return str(_PLACE / environment / "bin" / name)
 
 
 def make(environments: set[str]) -> None:
-    """Make those that are not there, or that were made of other requirements."""
+    """Make the environments that are missing or have other requirements."""
     for environment in sorted(environments - {""}):
         files = sorted((HERE / "requirements").glob(f"{environment}.*"))
         wanted = "\n".join(file.read_text(encoding="utf-8") for file in files)
-        # Written last, so that one that was cut short is made again.
+        # Written last, so that an interrupted installation is repeated.
         installed = _PLACE / environment / "installed.txt"
         if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
             figures.say(f"installing {', '.join(wanted.split())}")
@@ -54,7 +54,7 @@ def make(environments: set[str]) -> None:
                 _install_packages()
             installed.write_text(wanted, encoding="utf-8")
     if NODE in environments:
-        # Node.js looks for packages where the program is.
+        # Node.js looks for packages next to the program.
         for app in (HERE / "apps").glob("*.mjs"):
             shutil.copy(app, _PLACE / NODE)
 

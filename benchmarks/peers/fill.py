@@ -7,7 +7,7 @@ from importlib import import_module
 
 
 def main(app: str, work: str, jobs: str, *prepare: str) -> None:
-    """Fill the queue; with a fourth word, make the peer's tables first."""
+    """Fill the queue; with a fourth argument, create the peer's tables first."""
     module = import_module(f"benchmarks.peers.apps.{app}")
     if prepare:
         module.prepare()

@@ -1,7 +1,7 @@
-"""A file in shared memory: for each thread of each process how many jobs it has done, the first and the last time.
+"""File in shared memory that holds, for each thread of each process, its job count and first and last time.
 
-Nobody waits for anybody: a thread takes a slot at its first job and is alone in it from then on, so a tick is
-two stores. Whoever measures reads all slots.
+A thread takes a slot at its first job and is its only writer from then on, so a tick is two stores without a lock. The
+measuring process reads all slots.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
-# RQ's own worker forks for each job, and each fork takes one.
+# RQ's own worker forks for each job, and each fork takes a slot.
 SLOTS = 65_536
 _WORDS = 4
 _HEADER_WORDS = 8
 
 
 class Done(NamedTuple):
-    """What all processes have done together.
+    """Total of all processes.
 
     Attributes:
-        jobs: How many.
-        first: When the first of them ended, by time.monotonic(), which is one for all processes.
-        last: When the last of them did.
+        jobs: Number of jobs.
+        first: When the first of them ended, by time.monotonic(), which all processes share.
+        last: When the last of them ended.
     """
 
     jobs: int
@@ -40,7 +40,7 @@ class JobCounter:
     """The file, mapped into this process.
 
     Args:
-        path: Where it is. Who measures has made it by `create`.
+        path: Path of the file, which the measuring process has made by `create`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,13 +53,13 @@ class JobCounter:
 
     @staticmethod
     def create(path: Path) -> JobCounter:
-        """Make the file anew, all zero."""
+        """Create the file, or reset it to zero."""
         with path.open("wb") as file:
             file.truncate((_HEADER_WORDS + SLOTS * _WORDS) * 8)
         return JobCounter(path)
 
     def tick(self) -> None:
-        """One job more is done."""
+        """Count one more job."""
         try:
             slot = self._thread.slot
         except AttributeError:
@@ -68,7 +68,7 @@ class JobCounter:
         self._times[slot + 2] = monotonic()
 
     def read(self) -> Done:
-        """What has been done so far."""
+        """Read the total so far."""
         used = range(_HEADER_WORDS, _HEADER_WORDS + self._counts[0] * _WORDS, _WORDS)
         slots = [slot for slot in used if self._counts[slot]]
         if not slots:
@@ -80,7 +80,7 @@ class JobCounter:
         )
 
     def _take_slot(self) -> int:
-        # A lock of the file's, not of the open file that forks share. Threads share it as well.
+        # lockf locks per process, unlike flock, whose lock forks share; `_TAKING` is for the threads.
         with _TAKING:
             fcntl.lockf(self._file, fcntl.LOCK_EX)
             number = self._counts[0]

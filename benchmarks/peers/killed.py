@@ -1,12 +1,12 @@
-"""A worker that is killed around the commit of its job: how often the job takes effect then, by each system.
+"""A worker killed around the commit of its job: how often the job takes effect on each system.
 
-The job makes one UPDATE in a transaction, and its first run ends by SIGKILL of its own process, at one of two moments:
-before that transaction commits, and right after, before the system can note that the job has finished. A program that
-exits is started again, as a service manager would; other jobs go on passing through the queue. A measurement ends when
-the system holds the job for done, or after a bound.
+The job makes one UPDATE in a transaction. Its first run ends by SIGKILL of its own process, either before that
+transaction commits or right after, before the system can record that the job has finished. A program that exits is
+restarted, as by a service manager; other jobs keep passing through the queue. A measurement ends when the system
+considers the job done, or after a time limit.
 """
 
-# One thing: what each system says of a killed job, and what follows from it.
+# One thing: what each system reports about a killed job, and what follows from it.
 from __future__ import annotations
 
 import math
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from benchmarks.peers.run import Plan
     from drain.embedded import Services
 
-# Longer than the heartbeats after which they take a job back: 30 s of PgQueuer. Dramatiq looks 60 s after the kill at
-# the earliest, and then at random; RQ looks every ten minutes, which is not waited for.
+# Longer than PgQueuer's heartbeat timeout of 30 s. Dramatiq checks at random, from 60 s after the kill on; RQ checks
+# every ten minutes, which is too long to wait for.
 _PATIENCE_SECONDS = 75
 _DRAMATIQ_PATIENCE_SECONDS = 300
 _SHORT_PATIENCE_SECONDS = 20
 _FIRST_SECONDS = 60
 _SETTLE_SECONDS = 3
 _LOOK_SECONDS = 0.25
-# Other jobs, so that a system that tidies up while it works has work.
+# Other jobs, because some systems clean up only while they work.
 _OTHERS, _OTHERS_EVERY_SECONDS = 300, 5
 DONE, GONE, FAILED = "done", "acknowledged, gone", "`failed`"
 _FINAL = (DONE, GONE, FAILED)
@@ -48,14 +48,14 @@ _FINAL = (DONE, GONE, FAILED)
 
 @dataclass(frozen=True)
 class Killed:
-    """One system, and one moment.
+    """Result of one system at one moment.
 
     Attributes:
-        peer: Whose job.
+        peer: Name of the system.
         moment: When its worker was killed: `before` or `after` the commit.
-        effects: How often the job's UPDATE has taken effect.
-        state: What the system says of the job in the end.
-        seconds: From the kill to the end of the measurement.
+        effects: How often the job's UPDATE took effect.
+        state: Final state of the job, as reported by the system.
+        seconds: Time from the kill to the end of the measurement.
     """
 
     peer: str
@@ -70,12 +70,12 @@ class System:
     """One system whose workers are killed.
 
     Attributes:
-        peer: How it is run; with one process.
-        settings: What decides here, as shipped.
-        state: Asks what the system says of the job.
-        suffix: What its jobs' names end in.
-        patience_seconds: For how long after the kill the job is watched.
-        again: After how long it runs a claimed job again, if that is longer.
+        peer: The peer, run with one process.
+        settings: The settings that matter here, as shipped.
+        state: Asks the system for the state of the job.
+        suffix: Suffix of its job names.
+        patience_seconds: How long the job is watched after the kill.
+        again: How long until it reruns a claimed job, if that is longer.
     """
 
     peer: Peer
@@ -106,11 +106,11 @@ def measure(services: Services, results: Results, plan: Plan) -> None:
 
 
 def table(results: Results) -> str:
-    """The section of RESULTS.md."""
+    """Render the section of RESULTS.md."""
     found = {(each.peer, each.moment): each for each in results.killed}
     rows = []
     for system in SYSTEMS:
-        # A system is new until this part is measured again.
+        # A new system has no figures until this part is measured again.
         if (system.name, work.BEFORE) not in found:
             continue
         moments = [found[system.name, moment] for moment in (work.BEFORE, work.AFTER)]
@@ -126,11 +126,11 @@ def table(results: Results) -> str:
     )
     return (
         f"## Killed between commit and finish\n\n{figures.table(header, rows)}\n\n"
-        "How often the job's UPDATE took effect, what the system says of the job in the end, and how long after the "
-        "kill. The job kills its own worker process by SIGKILL in its first run; programs that exit are started "
-        "again; the end is when the system holds the job for done, failed or acknowledged, or "
+        "How often the job's UPDATE took effect, the final state of the job as the system reports it, and the time "
+        "since the kill. The job kills its own worker process by SIGKILL in its first run; programs that exit are "
+        "restarted. The end is when the system considers the job done, failed or acknowledged, or "
         f"{_PATIENCE_SECONDS} s after the kill (Dramatiq: {_DRAMATIQ_PATIENCE_SECONDS} s). "
-        "Claims of minutes or hours are not waited for here: the next table lets them run out."
+        "This test does not wait for claims of minutes or hours; the next table lets them expire."
     )
 
 
@@ -168,7 +168,7 @@ def _kill(place: Bench, system: System, moment: str, patience: float) -> Killed:
 
 
 def _final_state(place: Bench, system: System, patience: float, restart: Callable[[], None]) -> str:
-    """Wait until the system holds the job for done, or for gone; other jobs pass through meanwhile."""
+    """Wait until the system considers the job done or gone, while other jobs pass through."""
     killed_at = others_at = monotonic()
     for _ in looks(patience, restart):
         state = system.state(place)
@@ -182,7 +182,7 @@ def _final_state(place: Bench, system: System, patience: float, restart: Callabl
 
 @contextmanager
 def kept_running(place: Bench, programs: Sequence[Program]) -> Iterator[Callable[[], None]]:
-    """Run programs while the block runs, which gets a function that starts those again that have exited."""
+    """Run programs while the block runs; yields a function that restarts those that have exited."""
     with ExitStack() as stack:
 
         def start(program: Program) -> int:
@@ -213,12 +213,12 @@ def _effects(place: Bench) -> int:
 
 
 def _exited(pid: int) -> bool:
-    """Whether a program has exited; its parent, which is this process, has not waited for it yet."""
+    """Check whether a program has exited; its parent, this process, has not waited for it yet."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _by_sql(statement: str) -> Callable[[Bench], str]:
-    """Ask PostgreSQL for the state; no row is a job that is done and forgotten."""
+    """Ask PostgreSQL for the state; without a row, the job is done and deleted."""
 
     def state(place: Bench) -> str:
         with psycopg.connect(place.database_url) as connection:
@@ -278,7 +278,7 @@ SYSTEMS = (
     ),
     System(
         peers.PROCRASTINATE,
-        "stalled jobs are retried only by a task of one's own, which would make it at least once",
+        "stalled jobs are retried only by a user-defined task, which would make it at least once",
         _by_sql(
             "SELECT '`' || status || '`' FROM procrastinate_jobs "
             "WHERE task_name LIKE 'killed%' AND status <> 'succeeded'"
@@ -286,7 +286,7 @@ SYSTEMS = (
     ),
     System(
         peers.DRAMATIQ,
-        "acknowledged after the job; heartbeat timeout of 60 s, looked at in one of 1,000 commands",
+        "acknowledged after the job; heartbeat timeout of 60 s, checked in one of 1,000 commands",
         _by_redis(_dramatiq_state),
         patience_seconds=_DRAMATIQ_PATIENCE_SECONDS,
     ),

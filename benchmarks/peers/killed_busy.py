@@ -1,9 +1,9 @@
-"""A worker process with many jobs in hand is killed: how many are stuck, and how many run twice.
+"""A worker process is killed while it holds many jobs: how many are stuck, and how many run twice.
 
-Each job updates an account of its own, so that an account's balance counts how often its job has taken effect. The
-worker and all that descends from it get SIGKILL in the middle of a batch; a successor starts at once, as a service
-manager would start it. Later, claims that are still held are put back in time by as long as they are valid, instead of
-waiting for hours, and the worker is started once more.
+Each job updates its own account, so that the account's balance counts how often the job took effect. The worker and all
+its descendants get SIGKILL in the middle of a batch; a successor starts at once, as under a service manager. Later,
+remaining claims are backdated by as long as they are valid, instead of waiting for hours, and the worker is started
+once more.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _SETTLE_SECONDS = 30
 _LOOK_SECONDS = 0.5
 _QUIET_SECONDS = 10
 _LIMIT_SECONDS = 600
-# Longer than any lease or heartbeat that is not counted in minutes.
+# Longer than any lease or heartbeat timeout below a minute.
 _PATIENCE_SECONDS = 90
-# The supervisor of pg-boss takes up to two minutes to look at a queue, and its workers poll every 30 s.
+# The supervisor of pg-boss takes up to two minutes to check a queue, and its workers poll every 30 s.
 _RUN_OUT_SECONDS = 200
 _SHORT_PATIENCE_SECONDS = 45
 _COUNT_HELD = (
@@ -57,15 +57,15 @@ _COUNT_BUSY = (
 
 @dataclass(frozen=True)
 class KilledBusy:
-    """One system.
+    """Result of one system.
 
     Attributes:
-        peer: Whose worker.
-        held: Jobs in its hand when it was killed: claimed, and not noted as finished.
-        done: Of those, jobs that had taken effect.
-        stuck: Jobs that were still held by the killed process at the end of the patience, which nobody works on.
-        twice: Jobs that had taken effect more than once in the end, claims run out.
-        never: Jobs that had not taken effect in the end.
+        peer: Name of the system.
+        held: Jobs that the worker held when it was killed: claimed, and not recorded as finished.
+        done: Held jobs that had taken effect.
+        stuck: Jobs still claimed by the killed process when the patience ended.
+        twice: Jobs that took effect more than once, counted after all claims expired.
+        never: Jobs that never took effect, counted at the same time.
     """
 
     peer: str
@@ -81,11 +81,11 @@ class System:
     """One system whose busy worker is killed.
 
     Attributes:
-        peer: How it is run; with one process.
+        peer: The peer, run with one process.
         claim: How long a claim is valid, in words.
         held: SQL that selects the accounts of the jobs that a worker holds.
         left: SQL that selects something while the queue is not empty.
-        run_out: SQL that puts claims back in time by that long; None if they run out within the patience.
+        run_out: SQL that backdates claims by as long as they are valid; None if they expire within the patience.
     """
 
     peer: Peer
@@ -111,7 +111,7 @@ def measure(services: Services, results: Results, plan: Plan) -> None:
 
 
 def table(results: Results) -> str:
-    """The section of RESULTS.md."""
+    """Render the section of RESULTS.md."""
     claims = {system.peer.name: system.claim for system in SYSTEMS}
     rows = [
         (
@@ -136,9 +136,9 @@ def table(results: Results) -> str:
     )
     return (
         f"## A busy worker is killed\n\n{figures.table(header, rows)}\n\n"
-        f"{JOBS:,} jobs of one UPDATE, one worker process, killed by SIGKILL with all its children once "
+        f"{JOBS:,} jobs of one UPDATE. The only worker process gets SIGKILL with all its children after "
         f"{_JOBS_BEFORE:,} have run; a successor starts at once. Stuck: claimed by the killed process, and not run "
-        "again. In the end: after the claims have run out, because they were put back in time by minutes or hours."
+        "again. In the end: after the claims have expired, backdated if they last minutes or hours."
     )
 
 
@@ -170,7 +170,7 @@ def _kill(place: Bench, system: System, patience: float) -> KilledBusy:
 
 
 def _wait_for_statements(place: Bench) -> None:
-    """Wait until the statements have ended that the killed process had sent."""
+    """Wait until the statements sent by the killed process have ended."""
     deadline = monotonic() + _SETTLE_SECONDS
     while monotonic() < deadline and _ask(place, _COUNT_BUSY) != (0,):
         sleep(_LOOK_SECONDS)
@@ -199,7 +199,7 @@ def _of_ours() -> Iterator[System]:
     for peer in (peers.OURS, peers.OURS_FLUSHED):
         yield System(
             peer,
-            "30 s; the successor of a worker frees its claims at once",
+            "30 s; a worker's successor frees its claims at once",
             "SELECT (job_args ->> 0)::integer FROM inflight_jobs WHERE claimed_by IS NOT NULL",
             "SELECT FROM inflight_jobs UNION ALL SELECT FROM staged_jobs",
         )

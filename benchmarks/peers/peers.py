@@ -1,9 +1,9 @@
-"""How each peer is run, as its own documentation says it is fastest.
+"""How each peer is run: in the fastest way that its own documentation describes.
 
-What is safe by default stays so: no peer is told to forget a job that a dead worker had in hand.
+Safe defaults are kept: no peer is configured to forget the jobs that a dead worker held.
 """
 
-# One thing: the command lines of all systems, and why they are so.
+# One thing: the command lines of all systems, and the reasons for them.
 from __future__ import annotations
 
 import sys
@@ -27,7 +27,7 @@ class Program:
 
     Attributes:
         words: The command.
-        is_worker: It runs jobs; or else it only brings them to those who do.
+        is_worker: Whether it runs jobs; otherwise it only delivers them to workers.
     """
 
     words: list[str]
@@ -39,19 +39,19 @@ class Peer:
     """One way to run jobs.
 
     Attributes:
-        name: For people, and in the JSON file.
+        name: Name in texts and in the JSON file.
         environment: Its virtual environment, and the file of its requirements; "" for our own.
         app: Its module in `apps`.
-        programs: What is started to work on the queue, by the URL of Redis and the number of processes.
-        at_once: What is started to have 16 jobs in hand at a time; None where that is another row's.
-        why: How it is set up, and for what reason.
-        guess: Jobs a second that do nothing: how many to begin with.
+        programs: Programs that work on the queue, by the URL of Redis and the number of processes.
+        at_once: Programs that hold 16 jobs at a time; None if another row covers this.
+        why: How it is set up, and why.
+        guess: First guess of its rate, in jobs a second that do nothing.
         wait: Its job that waits for 10 ms.
         update: Its job of one UPDATE.
         schedule: SQL that adds %s jobs for tomorrow; None if they are not in Postgres.
-        read: SQL that reads the whole of its queue.
-        unfinished: SQL that asks whether a job that has run is still to be noted as finished.
-        package: Its package of Node.js.
+        read: SQL that reads its whole queue.
+        unfinished: SQL that selects something while a job that has run is not yet recorded as finished.
+        package: Its Node.js package.
     """
 
     name: str
@@ -152,7 +152,7 @@ def _with(programs: Callable[[str, int], list[Program]], processes: int) -> Call
 
 _DRAIN = [sys.executable, "-c", "from drain.__main__ import main; main()"]
 
-# Brings all jobs to Redis, though no worker listens.
+# Pushes all jobs to Redis, even without a worker.
 DRAIN_ALL = [Program([*_DRAIN, "run", "--metrics-port", "0", "--depth", "0"], is_worker=False)]
 
 _UNFINISHED = "SELECT FROM inflight_jobs LIMIT 1"
@@ -164,7 +164,7 @@ OURS = Peer(
     programs=_drain(),
     at_once=_with(_drain(AT_ONCE), 1),
     why=(
-        "`drain run`, and `drain work`; jobs that wait are `async def`, 16 in one process; the UPDATE in "
+        "`drain run` and `drain work`; jobs that wait are `async def`, 16 in one process; the UPDATE is in "
         '`transaction()`, by SQLAlchemy, with `commit="grouped"`.'
     ),
     guess=20_000,
@@ -184,7 +184,7 @@ RQ_SIMPLE = Peer(
     app="rq_app",
     programs=_rq("--worker-class", "rq.worker.SimpleWorker"),
     at_once=None,
-    why="`rq worker`s, which run jobs in their own process: RQ's fastest.",
+    why="`rq worker`s that run jobs in their own process, RQ's fastest.",
     guess=800,
 )
 RQ_WORKER = Peer(
@@ -193,7 +193,7 @@ RQ_WORKER = Peer(
     app="rq_app",
     programs=_rq(),
     at_once=None,
-    why="`rq worker`s as they are: a process is forked for each job, the jobs' module imported before.",
+    why="`rq worker`s with their defaults: they fork a process for each job, with the jobs' module already imported.",
     guess=150,
 )
 RQ_POOL = Peer(
@@ -202,7 +202,7 @@ RQ_POOL = Peer(
     app="rq_app",
     programs=_rq_pool,
     at_once=_with(_rq_pool, AT_ONCE),
-    why="`rq worker-pool`, with its default, the worker that forks.",
+    why="`rq worker-pool` with its default, the worker that forks.",
     guess=150,
 )
 PGQUEUER = Peer(
@@ -212,8 +212,8 @@ PGQUEUER = Peer(
     programs=_pgqueuer("--batch-size", "1000"),
     at_once=_with(_pgqueuer("--batch-size", "8", "--max-concurrent-tasks", "16"), 1),
     why=(
-        "`pgq run --batch-size 1000` on asyncpg and uvloop, after `pgq autovac`, tables durable as by default. "
-        "Its guide says larger for short jobs, its example says 25, which runs a third as many."
+        "`pgq run --batch-size 1000` on asyncpg and uvloop, after `pgq autovac`; tables are durable by default. Its "
+        "guide recommends larger batches for short jobs; with the 25 of its example, it runs a third as many."
     ),
     guess=30_000,
     schedule=(
@@ -229,7 +229,7 @@ PROCRASTINATE = Peer(
     app="procrastinate_app",
     programs=_procrastinate(10),
     at_once=_with(_procrastinate(AT_ONCE), 1),
-    why="`procrastinate worker --concurrency 10`, woken by NOTIFY, finished jobs kept as by default.",
+    why="`procrastinate worker --concurrency 10`, woken by NOTIFY; finished jobs are kept by default.",
     guess=900,
     schedule=(
         "INSERT INTO procrastinate_jobs (queue_name, task_name, scheduled_at) "
@@ -244,7 +244,7 @@ DRAMATIQ = Peer(
     app="dramatiq_app",
     programs=_dramatiq(8),
     at_once=_with(_dramatiq(AT_ONCE), 1),
-    why="`dramatiq --threads 8`, its own number of threads.",
+    why="`dramatiq --threads 8`, its default number of threads.",
     guess=4000,
 )
 CELERY = Peer(
@@ -262,7 +262,7 @@ GRAPHILE = Peer(
     app="graphile_app",
     programs=_on_node("graphile_app.mjs", "defaults"),
     at_once=None,
-    why="its defaults: one job at a time in a process, fetched alone and deleted alone. No line of log for each job.",
+    why="its defaults: one job at a time per process, fetched and deleted singly. No log line per job.",
     guess=1000,
     unfinished="SELECT FROM graphile_worker._private_jobs WHERE locked_at IS NOT NULL LIMIT 1",
     package="graphile-worker",
@@ -274,8 +274,8 @@ GRAPHILE_BATCHED = replace(
     at_once=_with(_on_node("graphile_app.mjs", "sixteen"), 1),
     why=(
         "`concurrentJobs: 24, localQueue: {size: 500}, completeJobBatchDelay: 0, failJobBatchDelay: 0`, the "
-        "settings of the 183,000 jobs a second on its page on performance. A job counts as done before its deletion "
-        "commits."
+        "settings behind the 183,000 jobs a second on its performance page. A job counts as done before its "
+        "deletion commits."
     ),
     guess=15_000,
 )
@@ -285,7 +285,7 @@ PGBOSS = Peer(
     app="pgboss_app",
     programs=_on_node("pgboss_app.mjs", "defaults"),
     at_once=None,
-    why="its defaults: a worker of a queue takes one job every 2 s.",
+    why="its defaults: a worker takes one job every 2 s from its queue.",
     guess=1,
     unfinished="SELECT FROM pgboss.job WHERE state = 'active' AND name NOT LIKE '\\_\\_%' LIMIT 1",
     package="pg-boss",
@@ -296,7 +296,7 @@ PGBOSS_BATCHED = replace(
     programs=_on_node("pgboss_app.mjs", "batched"),
     at_once=_with(_on_node("pgboss_app.mjs", "sixteen"), 1),
     why=(
-        "`batchSize: 1000, burstWhenBatchFull: true` and LISTEN/NOTIFY; a batch is completed as a whole, once all "
+        "`batchSize: 1000, burstWhenBatchFull: true` and LISTEN/NOTIFY; a batch is completed as a whole, after all "
         "its jobs have run."
     ),
     guess=10_000,
@@ -310,7 +310,7 @@ PGBOSS_TRANSACTIONAL = replace(
 
 IN_PYTHON = (OURS, RQ_SIMPLE, RQ_WORKER, RQ_POOL, PGQUEUER, PROCRASTINATE, DRAMATIQ, CELERY)
 ALL = (*IN_PYTHON, GRAPHILE_BATCHED, GRAPHILE, PGBOSS_BATCHED, PGBOSS)
-# Jobs that wait without `await` want processes.
+# Jobs that wait without `await` need processes.
 OURS_IN_PROCESSES = replace(
     OURS,
     name=DRAIN_PROCESSES,
@@ -329,7 +329,7 @@ OURS_ON_PSYCOPG = replace(
     OURS,
     name=DRAIN_PSYCOPG,
     update="update_grouped_psycopg",
-    why="its UPDATE in `psycopg_transaction()`: without SQLAlchemy, as in the jobs of the peers.",
+    why="the UPDATE in `psycopg_transaction()`, without SQLAlchemy, as in the jobs of the peers.",
 )
 OURS_FLUSHED = replace(
     OURS, name=DRAIN_FLUSHED, update="update", why='`commit="flushed"`, the default: each commit waits.'
@@ -349,14 +349,14 @@ OURS_SHARED_ON_PSYCOPG = replace(
     update="update_shared_psycopg",
     why='`psycopg_transaction()` with `commit="shared"`.',
 )
-# The upper bound of computing: nothing that could cost anything but the jobs themselves.
+# Upper bound of computing: only the jobs themselves cost time.
 BARE_LOOPS = Peer(
     name=BARE,
     environment="",
     app="bare_app",
     programs=_bare,
     at_once=None,
-    why="processes that call the job's function in a loop, alongside servers that do nothing.",
+    why="processes that call the job's function in a loop, alongside idle servers.",
     guess=20_000,
 )
 ALSO_UPDATING = (
@@ -370,7 +370,7 @@ IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 
 
 def versions(measured: Iterable[Peer] = ALL) -> list[str]:
-    """What is measured, as pinned: the first line of each requirements file, and packages of Node.js."""
+    """Pinned versions: the first line of each requirements file, and Node.js packages."""
     peers = list(measured)
     names = sorted({peer.environment for peer in peers} - {""})
     files = [Path(__file__).parent / "requirements" / f"{name}.txt" for name in names]

@@ -24,7 +24,7 @@ _PERCENTILES = {"p50": "50 %", "p99": "99 %", "p999": "99.9 %"}
 
 
 def draw(results: Results, rates: Path, delays: Path) -> None:
-    """Both of them, as far as they have been measured."""
+    """Draw both pictures, from the figures measured so far."""
     if results.rates or results.at_once:
         draw_rates(results, rates)
     if results.delays:
@@ -32,7 +32,7 @@ def draw(results: Results, rates: Path, delays: Path) -> None:
 
 
 def draw_rates(results: Results, path: Path) -> None:
-    """A panel for each kind of work, a bar for each peer, on a logarithmic scale."""
+    """Draw a panel for each kind of work, with a bar for each peer on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     panels: dict[str, list[Rates]] = {}
@@ -50,7 +50,7 @@ def draw_rates(results: Results, path: Path) -> None:
 
 
 def draw_delays(delays: Sequence[Delays], path: Path) -> None:
-    """A panel for each rate of commits, three marks for each peer, on a logarithmic scale."""
+    """Draw a panel for each rate of commits, with three marks for each peer on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     panels = sorted({each.per_second for each in delays})
@@ -107,7 +107,7 @@ def _bars(axis: Any, measured: Sequence[Rates]) -> None:
 
 
 def _label_of_delay(delays: Delays) -> str:
-    """Whoever falls behind shows how far it got: its delays are those of a queue that grows."""
+    """Add the rate of a peer that falls behind: its delays are those of a growing queue."""
     started = statistics.median(delays.of("started_per_second"))
     behind = (
         statistics.median(delays.of("started_of_committed")) < 0.999 or started < 0.95 * delays.per_second

@@ -1,4 +1,4 @@
-"""Processor time and memory of processes and of all that descend from them."""
+"""Processor time and memory of processes and their descendants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def family(roots: Iterable[int]) -> list[int]:
-    """The processes themselves, and all that descend from them."""
+    """Find the processes and all their descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -28,7 +28,7 @@ def family(roots: Iterable[int]) -> list[int]:
 
 
 def cpu_seconds(roots: Iterable[int]) -> float:
-    """User and system time of all of them so far, of those too that have ended and were waited for."""
+    """Sum the user and system time of all of them so far, including ended processes that were waited for."""
     total = 0
     for pid in family(roots):
         with suppress(OSError):
@@ -37,7 +37,7 @@ def cpu_seconds(roots: Iterable[int]) -> float:
 
 
 def megabytes(roots: Iterable[int]) -> float:
-    """Memory of all of them together; what several share counts in parts."""
+    """Sum the proportional set sizes of all of them."""
     total = 0
     for pid in family(roots):
         with suppress(OSError):
@@ -48,5 +48,5 @@ def megabytes(roots: Iterable[int]) -> float:
 
 
 def _fields(pid: int) -> list[str]:
-    """Those of /proc/pid/stat after the name, which may hold anything."""
+    """Read the fields of /proc/pid/stat after the name, which may contain anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
 """Program: `python -m benchmarks.peers.produce APP RATE SECONDS THREADS`, in the environment of a peer.
 
-Commits at a steady rate transactions of an application, each with a row and a job, numbered from 1, and leaves in the
-file `commits` when each commit has returned, by the number of its job.
+Commits transactions of an application at a steady rate, each with a row and a job, numbered from 1. The file `commits`
+then holds the time when each commit returned, by job number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(app: str, rate: str, seconds: str, threads: str) -> None:
-    """Commit for so many seconds; whoever is late does not wait."""
+    """Commit for `seconds`; a thread that is late does not wait."""
     module = import_module(f"benchmarks.peers.apps.{app}")
     total = int(float(rate) * float(seconds))
     committed = array("d", bytes(8 * (total + 1)))
@@ -32,7 +32,7 @@ def main(app: str, rate: str, seconds: str, threads: str) -> None:
         began.append(monotonic() + 0.1)
         for number in range(first, total + 1, int(threads)):
             sleep(max(0.0, began[0] + number / float(rate) - monotonic()))
-            # Half as long again, and no longer: whoever cannot keep up shall not keep everybody waiting.
+            # A peer that cannot keep up gets half as long again, and no more.
             if monotonic() > began[0] + 1.5 * float(seconds):
                 return
             committed[number] = commit(number)

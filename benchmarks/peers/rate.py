@@ -1,4 +1,4 @@
-"""Jobs a second: the queue is filled while nobody works on it, then the workers come."""
+"""Jobs a second: the queue is filled first, then the workers start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.peers import Peer, Program
 
 _CORES = os.cpu_count() or 1
-# Whoever takes so many times as long as was thought is stopped there.
+# A run that takes this many times as long as expected is stopped.
 _PATIENCE = 4
 _FINISH_SECONDS = 10
 # The next transaction id counts transactions and savepoints that have written.
@@ -34,16 +34,16 @@ class Run:
     """One run of a full queue.
 
     Attributes:
-        jobs: How many were done.
-        rate: A second, from the first that was done to the last.
-        finished_rate: The same to the moment when the last of them was noted as finished, where Postgres knows.
-        cpu_seconds: Processor time of 100,000 of them: workers, enqueuer, PostgreSQL and Redis.
+        jobs: Number of jobs done.
+        rate: Jobs a second, from the first job done to the last.
+        finished_rate: The same until the last job was recorded as finished, if Postgres knows.
+        cpu_seconds: Processor time of 100,000 jobs: workers, enqueuer, PostgreSQL and Redis.
         worker_megabytes: Memory of all worker processes together when the last job was done.
-        enqueuer_megabytes: Memory of what else the peer runs.
+        enqueuer_megabytes: Memory of the peer's other processes.
         cpu_by_part: `cpu_seconds` by part: each store, and the programs of the peer.
-        share_of_others: Part of all processor time that other sessions have used meanwhile.
-        wal_bytes: Of a job, from its staging to its finish.
-        transactions: Ids of transactions and savepoints that wrote, for a job, after its staging.
+        share_of_others: Fraction of all processor time used by other sessions during the run.
+        wal_bytes: Bytes of WAL per job, from its staging to its finish.
+        transactions: Ids of transactions and savepoints that wrote, per job, after its staging.
     """
 
     jobs: int
@@ -60,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stored:
-    """Bytes that one queued job takes, indexes included."""
+    """Bytes per queued job, indexes included."""
 
     postgres: float
     redis: float
@@ -75,23 +75,23 @@ def measure(
     programs: Sequence[Program],
     used_by_others: Callable[[], float] = lambda: 0.0,
 ) -> Run:
-    """Run so many jobs of this name.
+    """Run this many jobs of this name.
 
     Args:
-        bench: Prepared for the peer; what is in its tables stays there.
-        peer: Whose jobs.
-        name: Which work.
-        jobs: How many.
-        seconds: How long they should take.
-        programs: What runs them.
-        used_by_others: Processor time that other sessions have used so far, in seconds.
+        bench: Prepared for the peer; rows in its tables stay there.
+        peer: Peer to measure.
+        name: Name of the job.
+        jobs: Number of jobs.
+        seconds: Expected duration.
+        programs: Programs that run the jobs.
+        used_by_others: Processor time used by other sessions so far, in seconds.
     """
     bench.forget()
     unfilled = _written(bench)
     bench.fill(peer, name, jobs)
     filled = _written(bench)
     with bench.running(programs) as running:
-        # Processor time begins to count with the first job: importing modules is not what it costs.
+        # Processor time counts from the first job, to exclude the import of modules.
         bench.wait_for_jobs(1, seconds)
         first, used_first = bench.counter.read().jobs, bench.cpu_seconds(running)
         began, others_first = monotonic(), used_by_others()
@@ -121,7 +121,7 @@ def measure(
 
 
 class _Written(NamedTuple):
-    """What PostgreSQL has written so far."""
+    """Totals written by PostgreSQL so far."""
 
     wal_bytes: int
     transactions: int
@@ -133,7 +133,7 @@ def _written(bench: Bench) -> _Written:
 
 
 def _finished(bench: Bench, peer: Peer) -> float:
-    """When nothing was left to be noted as finished: some do so in batches, behind their jobs."""
+    """Wait until all jobs are recorded as finished, which some peers do in batches afterwards; returns the time."""
     deadline = monotonic() + _FINISH_SECONDS
     if peer.unfinished:
         with psycopg.connect(bench.database_url, autocommit=True) as connection:
@@ -143,13 +143,13 @@ def _finished(bench: Bench, peer: Peer) -> float:
 
 
 def stored(bench: Bench, peer: Peer, jobs: int, drain: Sequence[Program]) -> Stored:
-    """What a queued job takes.
+    """Measure the size of a queued job.
 
     Args:
-        bench: To measure in.
-        peer: Whose job.
-        jobs: How many are queued.
-        drain: What brings them from Postgres to Redis, if it is not there that they are queued first.
+        bench: Environment of the measurement.
+        peer: Peer to measure.
+        jobs: Number of queued jobs.
+        drain: Programs that bring the jobs from Postgres to Redis, for a peer that stages them in Postgres first.
     """
     bench.reset(peer)
     before = _sizes(bench)
@@ -176,7 +176,7 @@ def _redis_bytes(bench: Bench) -> float:
 
 
 def _settled_redis(bench: Bench) -> float:
-    """Its memory once everything staged has been pushed."""
+    """Memory of Redis after everything staged has been pushed."""
     deadline = monotonic() + 60
     with psycopg.connect(bench.database_url, autocommit=True) as connection:
         while monotonic() < deadline:

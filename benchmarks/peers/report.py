@@ -1,4 +1,4 @@
-"""Section of RESULTS.md about the peers."""
+"""Section of RESULTS.md on the peers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _WORKS = {
     run.WAIT: "Jobs that wait 10 ms, 16 at once",
 }
 IDEAL_AT_ONCE = 1600
-# Part of the commits that were asked for, and of those that were made, that a system must reach to keep up.
+# To keep up, fraction of the requested commits to make, and of the commits made to start.
 _KEEPS_UP = 0.97
 
 
 def sections(results: Results, rates_picture: str, delays_picture: str) -> list[str]:
-    """All figures that have been measured, each section as Markdown.
+    """Render all measured figures; returns Markdown sections.
 
     Args:
-        results: The figures.
-        rates_picture: Name of the picture of rates, in the directory of the text.
-        delays_picture: Name of the picture of delays.
+        results: Figures of one kind of servers.
+        rates_picture: File name of the picture of rates, in the directory of RESULTS.md.
+        delays_picture: File name of the picture of delays.
     """
     return [
         _heading(results),
@@ -51,7 +51,7 @@ def sections(results: Results, rates_picture: str, delays_picture: str) -> list[
 
 
 def keeps_up(delays: Delays) -> bool:
-    """Whether the application commits what was asked for, and the workers start it."""
+    """Check that the application commits at the requested rate, and that the workers start the jobs."""
     committed, started, part = (
         statistics.median(delays.of(name))
         for name in ("committed_per_second", "started_per_second", "started_of_committed")
@@ -63,11 +63,11 @@ def _heading(results: Results) -> str:
     return (
         "# Compared with the peers\n\n"
         f"{results.machine} Peers: {', '.join(results.versions)}.\n\n"
-        "The same functions run by all, against one PostgreSQL and one Redis on the same cores; a fresh database and "
-        "an empty Redis for every run. The queue is filled first, then the workers start; each job counts itself in "
-        "shared memory, and the rate is from the first one done to the last. Median of the rounds, with the lowest "
+        "All run the same functions against one PostgreSQL and one Redis on the same cores, with a fresh database and "
+        "an empty Redis for every run. The queue is filled before the workers start. Each job counts itself in "
+        "shared memory, and the rate is from the first job done to the last. Median of the rounds, with the lowest "
         "and the highest; the peers take turns. `python -m benchmarks --parts peers-update` repeats one table, "
-        "`--help` names the others. All figures: [`peers.json`](peers.json)."
+        "`--help` lists the others. All figures: [`peers.json`](peers.json)."
     )
 
 
@@ -101,14 +101,14 @@ def _rates(results: Results, work: str) -> str:
 
 
 def _finished(measured: Rates) -> str:
-    """Its rate up to the last commit that says so; nothing where Postgres does not know."""
+    """Format the rate up to the last commit that records a finish; "" if Postgres does not know."""
     finished = statistics.median(run.finished_rate for run in measured.runs)
     known = any(measured.peer == peer.name and peer.unfinished for peer in run.WORKS[measured.work])
     return f"{finished:,.0f}" if known else ""
 
 
 def _of_postgres(measured: Rates) -> tuple[str, str, str]:
-    """Its processor seconds of 100,000 jobs; WAL and transactions, unless measured before these were."""
+    """Format PostgreSQL's processor seconds of 100,000 jobs, WAL and transactions; "" where not measured."""
     cpu, wal, transactions = (
         statistics.median(values)
         for values in zip(
@@ -133,7 +133,7 @@ def _at_once(results: Results) -> str:
     ]
     table = figures.table(("", "jobs a second", f"of the ideal {IDEAL_AT_ONCE:,}"), rows)
     return (
-        f"## {_WORKS['wait']}\n\n{table}\n\nSixteen in hand: as coroutines of one process (job-drain, PgQueuer, "
+        f"## {_WORKS['wait']}\n\n{table}\n\nSixteen jobs at a time: as coroutines of one process (job-drain, PgQueuer, "
         "Procrastinate, Graphile Worker, pg-boss), as threads of one (Dramatiq), or as sixteen processes."
     )
 
@@ -161,12 +161,12 @@ def _delays(results: Results) -> str:
         "keeps up",
     )
     return (
-        f"## From commit to start\n\n{figures.table(header, rows)}\n\nIdle workers, two processes, and transactions "
-        "of an application on eight connections: each writes a row, and stages a job in the same transaction, or "
-        "pushes one once it has committed (Redis, and Procrastinate, whose `defer` has a connection of its own). The "
-        "clock starts when that commit has returned. A system keeps up if the application commits what was asked "
-        "for, and the workers start it; the delay of the others only tells for how long their queue has grown. "
-        "PgQueuer and Procrastinate notify in every transaction, and PostgreSQL lets only one of those commit at a "
+        f"## From commit to start\n\n{figures.table(header, rows)}\n\nTwo idle worker processes, and an application "
+        "with eight connections. Each transaction writes a row and stages a job. Where the job cannot be part of the "
+        "transaction (Redis, and Procrastinate, whose `defer` uses its own connection), it is pushed after the commit. "
+        "The clock starts when that commit returns. A system keeps up if the application commits at the requested rate "
+        "and the workers start the jobs; the delays of the others only show how long their queue has grown. "
+        "PgQueuer and Procrastinate notify in every transaction, and PostgreSQL commits such transactions one at a "
         "time."
     )
 
@@ -188,7 +188,7 @@ def _memory(results: Results) -> str:
             )
     header = ("", "workers MB", "enqueuer MB", "Redis bytes a queued job", "Postgres bytes a queued job")
     return (
-        f"## Memory\n\n{figures.table(header, rows)}\n\nMemory is that of all processes together, what they share "
+        f"## Memory\n\n{figures.table(header, rows)}\n\nMemory is the total of all processes, with shared memory "
         "counted once. The bytes in Postgres are those of a staged row with its indexes."
     )
 
@@ -208,7 +208,7 @@ def _disturbed(results: Results) -> str:
     header = ("while", "", "jobs a second alone", "alongside it", "ratio", "their processor time counted out")
     return (
         f"## Alongside other sessions\n\n{figures.table(header, rows)}\n\n"
-        "The last column divides by the part of the processors that the other sessions have left."
+        "The last column divides by the fraction of processor time that the other sessions left."
     )
 
 
@@ -225,14 +225,14 @@ def _set_up(results: Results) -> str:
     return (
         "## How each is set up\n\n"
         + "\n".join(lines)
-        + f"\n\nTwo processes, where nothing else is said; those of the fastest run of {run.PROCESSES[0]} to "
-        f"{run.PROCESSES[-1]} where it is. Versions are pinned in [`peers/requirements`](peers/requirements), the jobs "
+        + f"\n\nTwo processes unless stated otherwise; a stated number was the fastest of {run.PROCESSES[0]} to "
+        f"{run.PROCESSES[-1]}. Versions are pinned in [`peers/requirements`](peers/requirements), the jobs "
         "are in [`peers/apps`](peers/apps)."
     )
 
 
 def _tried(results: Results, peer: Peer) -> str:
-    """The number of processes at which the system was fastest."""
+    """Name the numbers of processes that were fastest."""
     best = [
         f"{number} for {_WORKS[work].lower()}"
         for work, by_peer in results.processes.items()

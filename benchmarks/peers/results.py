@@ -1,4 +1,4 @@
-"""All figures as plain data, and the file that keeps them."""
+"""All figures as plain data, and their JSON file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = Path(__file__).parents[1] / "peers.json"
 
 @dataclass
 class Rates:
-    """One peer at one kind of work, a run for each round."""
+    """Rates of one peer at one kind of work, one run per round."""
 
     peer: str
     work: str
@@ -35,7 +35,7 @@ class Rates:
 
 @dataclass
 class Delays:
-    """One peer at one rate of single commits, a run for each round."""
+    """Delays of one peer at one rate of single commits, one run per round."""
 
     peer: str
     per_second: int
@@ -50,18 +50,18 @@ class Results:
     """All figures of one kind of servers.
 
     Attributes:
-        machine: Processor, versions of the servers, the day of the last part.
-        versions: The peers'.
+        machine: Processor, versions of the servers, and date of the last part.
+        versions: Versions of the peers.
         processes: Best number of processes, by kind of work and peer.
         rates: Jobs a second at each kind of work.
-        at_once: Jobs that wait 10 ms, 16 of them at a time.
-        delays: From commit to start.
-        stored: Bytes of a queued job, by peer.
-        disturbed: Alongside other sessions.
-        killed: What became of jobs whose worker was killed between their commit and their finish.
-        killed_busy: What became of the jobs in hand of a killed worker.
-        ratios: Ratios of the drain by name, one for each round.
-        check: Ratios that `make bench-check` compares with, by name, one for each round.
+        at_once: Jobs a second that wait 10 ms, 16 at a time.
+        delays: Delays from commit to start.
+        stored: Bytes per queued job, by peer.
+        disturbed: Rates alongside other sessions.
+        killed: Outcome of jobs whose worker was killed around their commit.
+        killed_busy: Outcome of the jobs held by a killed worker.
+        ratios: Ratios of the drain by name, one per round.
+        check: Ratios that `make bench-check` compares with, by name, one per round.
     """
 
     machine: str = ""
@@ -83,7 +83,7 @@ class Results:
 
 
 def save(results: Results, kind: str, path: Path = PATH) -> None:
-    """Replace the figures of one kind of servers; three significant digits more than anybody needs."""
+    """Replace the figures of one kind of servers, rounded to more digits than any report needs."""
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     text = json.dumps(kept | {kind: _rounded(asdict(results))}, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
@@ -112,7 +112,7 @@ def load(kind: str, path: Path = PATH) -> Results:
 
 
 def spread(values: Sequence[float], form: str = ",.0f") -> str:
-    """The median with the lowest and the highest."""
+    """Format the median with the lowest and the highest."""
     if len(values) == 1:
         return f"{values[0]:{form}}"
     return f"{statistics.median(values):{form}} ({min(values):{form}} – {max(values):{form}})"

@@ -1,4 +1,4 @@
-"""The rounds: all peers take turns, so that what else the machine does meets them alike."""
+"""The rounds: all peers take turns, so that other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 NOOP, CPU, UPDATE, WAIT = "noop", "cpu", "update", "wait"
-# Who takes part in each kind of work.
+# Peers by kind of work.
 WORKS: dict[str, tuple[Peer, ...]] = {
     NOOP: peers.ALL,
-    # Its millisecond is counted in turns of a loop of Python.
+    # Its millisecond is a number of iterations of a Python loop.
     CPU: (*peers.IN_PYTHON, peers.BARE_LOOPS),
     UPDATE: (*peers.ALL, *peers.ALSO_UPDATING),
 }
-# Kinds of work at which each system is given its best number of processes, and who is tried: at jobs that do nothing
-# those that come near alone.
+# Kinds of work that are tried with several numbers of processes, and the systems to try: for jobs that do nothing, only
+# the closest ones.
 TRIED = {
     NOOP: (peers.OURS, peers.PGQUEUER, peers.DRAMATIQ, peers.GRAPHILE_BATCHED, peers.PGBOSS_BATCHED),
     UPDATE: tuple(peer for peer in WORKS[UPDATE] if peer is not peers.PGBOSS),
 }
 PROCESSES = (1, 2, 3, 4)
-# Systems that no goal names: they are far off, and the time is better spent on the others.
+# Systems without a goal: they are much slower, and the time is better spent on the others.
 _FAR_OFF = (
     peers.RQ_WORKER,
     peers.RQ_POOL,
@@ -44,13 +44,13 @@ _FAR_OFF = (
     peers.GRAPHILE,
     peers.PGBOSS,
 )
-# The others start two jobs a second at the most.
+# pg-boss with its defaults starts at most two jobs a second.
 DELAYED = tuple(peer for peer in peers.ALL if peer is not peers.PGBOSS)
 _ROUNDS_OF_FAR_OFF = 2
 PER_SECOND = (500, 2000)
-# What a job adds to what it costs to run one that does nothing, for two processes: how many to begin with.
+# Seconds that a job takes in addition to one that does nothing, on two processes, for the first number of jobs.
 _ADDED_SECONDS = {NOOP: 0.0, CPU: 0.0005, UPDATE: 0.0002, WAIT: 1 / 1600}
-# The fork of a job has a connection to make.
+# A forked job opens its own connection.
 _FEWEST_JOBS = 60
 _SURPRISE = 2
 _STORED_JOBS = 20_000
@@ -63,8 +63,8 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        rounds: Of rates and of delays.
-        seconds: How long one run of a full queue takes.
+        rounds: Rounds of rates and of delays.
+        seconds: Duration of one run of a full queue.
         scheduled: Jobs scheduled for tomorrow, in addition to those that run.
         hold_seconds: How long a snapshot is held.
     """
@@ -76,12 +76,12 @@ class Plan:
 
     @property
     def delay_seconds(self) -> float:
-        """How long single jobs are committed."""
+        """Duration of single commits."""
         return min(_DELAY_SECONDS, 2 * self.seconds)
 
 
 def processes(services: Services, results: Results, plan: Plan) -> None:
-    """Find the number of processes at which each system is fastest, by a short run of each."""
+    """Find the fastest number of processes for each system, by short runs."""
     environments.make({peer.environment for peer in peers.ALL})
     with bench(services) as place:
         for name, tried in TRIED.items():
@@ -92,7 +92,7 @@ def processes(services: Services, results: Results, plan: Plan) -> None:
 
 
 def rates(services: Services, results: Results, plan: Plan, *, work: str) -> None:
-    """Rates of all of them at one kind of work, round by round."""
+    """Measure the rates of all peers at one kind of work, round by round."""
     environments.make({peer.environment for peer in peers.ALL})
     found = [Rates(peer.name, work) for peer in WORKS[work]]
     best = results.processes.get(work, {})
@@ -106,7 +106,7 @@ def rates(services: Services, results: Results, plan: Plan, *, work: str) -> Non
 
 
 def at_once(services: Services, results: Results, plan: Plan) -> None:
-    """Rates of jobs that wait, sixteen in hand."""
+    """Measure the rates of jobs that wait, sixteen at a time."""
     environments.make({peer.environment for peer in peers.ALL})
     waiting = (*peers.ALL, peers.OURS_IN_PROCESSES, peers.OURS_IN_THREADS)
     found = [(peer, Rates(peer.name, WAIT)) for peer in waiting if peer.at_once]
@@ -120,7 +120,7 @@ def at_once(services: Services, results: Results, plan: Plan) -> None:
 
 
 def delays(services: Services, results: Results, plan: Plan, *, per_second: int) -> None:
-    """Delays from commit to start at one rate of commits."""
+    """Measure the delays from commit to start at one rate of commits."""
     environments.make({peer.environment for peer in peers.ALL})
     found = [Delays(peer.name, per_second) for peer in DELAYED]
     with bench(services) as place:
@@ -135,7 +135,7 @@ def delays(services: Services, results: Results, plan: Plan, *, per_second: int)
 
 
 def stored(services: Services, results: Results, _plan: Plan) -> None:
-    """Bytes of a queued job."""
+    """Measure the bytes per queued job."""
     environments.make({peer.environment for peer in peers.ALL})
     figures.say("bytes of a queued job")
     found: dict[str, rate.Stored] = {}
@@ -148,7 +148,7 @@ def stored(services: Services, results: Results, _plan: Plan) -> None:
 
 
 def disturbed(services: Services, results: Results, plan: Plan, *, peer: Peer) -> None:
-    """Rates of one peer alongside other sessions."""
+    """Measure the rates of one peer alongside other sessions."""
     environments.make({peer.environment})
     figures.say(f"{peer.name} alongside other sessions")
     measured = results.rates_of(NOOP).get(peer.name)
@@ -166,12 +166,12 @@ def disturbed(services: Services, results: Results, plan: Plan, *, peer: Peer) -
 
 
 def _taking_part(pairs: Iterable[tuple[Peer, _Found]], number: int) -> Iterator[tuple[Peer, _Found]]:
-    """Those of a round, by its number from 0."""
+    """Select the peers of a round, numbered from 0."""
     return ((peer, one) for peer, one in pairs if number < _ROUNDS_OF_FAR_OFF or peer not in _FAR_OFF)
 
 
 def _one_run(place: Bench, peer: Peer, found: Rates, seconds: float, programs: Sequence[Program]) -> None:
-    """Run one full queue of the work that the figures belong to, and add its figures."""
+    """Run one full queue of the work of `found`, and add the figures to it."""
     work = found.work
     job = {UPDATE: peer.update, WAIT: peer.wait}.get(work, work)
     expected = found.rates[-1] if found.runs else 1 / (1 / peer.guess + _ADDED_SECONDS[work])
@@ -181,7 +181,7 @@ def _one_run(place: Bench, peer: Peer, found: Rates, seconds: float, programs: S
         last = rate.measure(place, peer, job, jobs, seconds, programs)
         if last.rate < _SURPRISE * expected:
             break
-        # Over before it was well under way: once more, with as many as it turned out to take.
+        # Too short: repeat with a number of jobs based on the measured rate.
         expected = last.rate
     found.runs.append(last)
     figures.say(f"  {peer.name}: {last.rate:,.0f} a second, {last.cpu_seconds:.1f} s a 100,000")

@@ -1,10 +1,10 @@
-"""Peers' steps while their processes are stopped and killed, and PostgreSQL crashes.
+"""Peers' steps while their processes are stopped and killed and PostgreSQL crashes.
 
     python -m benchmarks.peers.stalled [--quick] [--jobs 300] [--seed 17]
 
-As `benchmarks.fenced`. Two processes run jobs one by one. A killed process gets a successor at once, as a service
-manager would start it, and so does a stopped one, which resumes later. An effect is outdated if its execution of the
-job had been followed by another's effect.
+The counterpart of `benchmarks.fenced`. Two processes run jobs one by one. A killed process gets a successor at once, as
+under a service manager, and so does a stopped one, which resumes later. An effect is outdated if another execution of
+the job took effect between it and an earlier effect of its own execution.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ ABSURD = Peer("absurd", "absurd", "absurd_app", _programs("absurd"), None, "", 0
 
 @dataclass(frozen=True)
 class System:
-    """One system, by the name of its job.
+    """One system and the name of its job.
 
     Attributes:
-        how: What its steps are, and who takes over.
+        how: Form of its steps, and how jobs are taken over.
     """
 
     peer: Peer
@@ -72,11 +72,11 @@ class System:
     how: str
 
 
-_DBOS = "a process that starts under the id of another recovers its jobs"
+_DBOS = "a process that starts under another's id recovers its jobs"
 _ABSURD = f"claims of {stepped.LEASE_SECONDS} s, extended by each step"
 SYSTEMS = (
     System(DBOS, "stepped", f"datasource transactions; {_DBOS}"),
-    System(ABSURD, "stepped", f"steps, whose writes commit before their checkpoints; {_ABSURD}"),
+    System(ABSURD, "stepped", f"steps whose writes commit before their checkpoints; {_ABSURD}"),
     System(
         replace(ABSURD, name="absurd, one transaction"),
         "stepped_in_one",
@@ -87,7 +87,7 @@ SYSTEMS = (
 
 @dataclass
 class Slots:
-    """Processes of a peer, each in a slot; stopped ones, which have successors, resume, and are killed later."""
+    """Processes of a peer, one per slot; stopped ones are replaced, resume, and are killed later."""
 
     place: Bench
     peer: Peer
@@ -129,7 +129,7 @@ class Slots:
 
 
 def section(services: Services, *, jobs: int, seed: int) -> str:
-    """Disturb each system, and return the figures as Markdown."""
+    """Disturb each system; returns the figures as Markdown."""
     environments.make({system.peer.environment for system in SYSTEMS})
     _execute(services.postgres.url_of("postgres"), "ALTER SYSTEM SET track_commit_timestamp = on")
     services.postgres.kill()
@@ -139,7 +139,7 @@ def section(services: Services, *, jobs: int, seed: int) -> str:
     header = ("", "missing", "twice", "outdated", "jobs run by several", "jobs not ended", "faults", "how")
     return (
         f"## Steps of peers while processes are stopped and killed\n\n{figures.table(header, rows)}\n\n"
-        f"{jobs:,} jobs of {stepped.STEPS} steps, {_SLOTS} processes. Outdated: committed by an execution of the job "
+        f"{jobs:,} jobs of {stepped.STEPS} steps, {_SLOTS} processes. Outdated: committed by one execution of the job "
         "after another's first effect. A killed or stopped process gets a successor at once; the stopped one resumes "
         f"after {_STOPPED_SECONDS[0]:g} to {_STOPPED_SECONDS[1]:g} s, for {_RESUMED_SECONDS:g} s."
     )
@@ -162,7 +162,7 @@ def _measure(place: Bench, system: System, jobs: int, seed: int) -> list[str]:
                 slots.disturb()
                 next_fault = monotonic() + slots.chance.uniform(*_PAUSE_SECONDS)
             sleep(_LOOK_SECONDS)
-        # The last ones may still write.
+        # Resumed processes may still write.
         slots.resume(all_=True)
         sleep(_RESUMED_SECONDS)
     ended, effects, twice, outdated, several = _count(place)

@@ -1,4 +1,4 @@
-"""What a step costs by each system, by turns with bare commits: `python -m benchmarks.peers.step_cost [--quick]`."""
+"""Cost of a step on each system, alternating with bare commits: `python -m benchmarks.peers.step_cost [--quick]`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def section(services: Services, *, steps: int, rounds: int) -> str:
     return (
         f"## What a step costs\n\n{figures.table(header, rows)}\n\n"
         f"One job in one process, {steps:,} steps one after another; medians of {rounds} turns. A step without an "
-        "UPDATE returns 1. Processor time is that of the process and of all of PostgreSQL. Procrastinate has no steps: "
-        "its task looks into a table of its own, writes, and inserts a row, in one transaction."
+        "UPDATE returns 1. Processor time is that of the process and all of PostgreSQL. Procrastinate has no steps: "
+        "its task looks into its own table, writes, and inserts a row, in one transaction."
     )
 
 

@@ -29,18 +29,18 @@ EFFECT = "INSERT INTO effects VALUES ({}, {}, {})"
 
 
 def new_run() -> str:
-    """Name one execution of a job."""
+    """Generate a name for one execution of a job."""
     return str(uuid.uuid4())
 
 
 def ended(job: int) -> None:
-    """Note that a job has come to its end."""
+    """Record that a job has ended."""
     with psycopg.connect(work.database_url(), autocommit=True) as connection:
         connection.execute("INSERT INTO ends VALUES (%s) ON CONFLICT DO NOTHING", (job,))
 
 
 def time_each(title: str, steps: int, act: Callable[[int], object]) -> None:
-    """Print title, p50 and p99 in ms, calls a second, and calls per second of processor time, PostgreSQL's included."""
+    """Print title, p50 and p99 in ms, calls a second, and calls per second of processor time including PostgreSQL's."""
     for number in range(_WARM):
         act(number)
     taken = []

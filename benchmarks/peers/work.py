@@ -1,7 +1,7 @@
 """The work, the same for all: each function is the body of one job.
 
-Where things are comes from the environment, which workers inherit: BENCH_DIRECTORY, BENCH_DATABASE_URL,
-BENCH_REDIS_URL, BENCH_SPINS.
+Configuration comes from the environment, which workers inherit: BENCH_DIRECTORY, BENCH_DATABASE_URL, BENCH_REDIS_URL,
+BENCH_SPINS.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MAKE_ACCOUNTS = (
     "CREATE TABLE accounts (id integer PRIMARY KEY, balance integer NOT NULL DEFAULT 0) WITH (fillfactor = 50); "
     f"INSERT INTO accounts (id) SELECT generate_series(0, {ACCOUNTS - 1})"
 )
-# What the application commits together with a job, or before it pushes one.
+# Row that the application commits together with a job, or before it pushes one.
 MAKE_ORDERS = "CREATE TABLE orders (number integer PRIMARY KEY)"
 ORDER = "INSERT INTO orders (number) VALUES ({})"
 START = struct.Struct("=dd")
 COUNTER, STARTS, COMMITS, DIED = "ticks", "starts", "commits", "died-"
-# Moments at which a job kills its worker: inside its transaction, and once that has committed.
+# When a job kills its worker: inside its transaction, or after the commit.
 BEFORE, AFTER = "before", "after"
 
 
@@ -54,17 +54,17 @@ def _ticks() -> JobCounter:
 
 @cache
 def _starts() -> int:
-    # Appended in one write each, so that any number of processes can share the file.
+    # Each entry is appended in one write, so that any number of processes can share the file.
     return os.open(directory() / STARTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def done() -> None:
-    """A job has been done."""
+    """Count a finished job."""
     _ticks().tick()
 
 
 def die_once(moment: str) -> None:
-    """Kill this process by SIGKILL, unless a job has done so at this moment before."""
+    """Kill this process by SIGKILL, unless a job has already done so at this moment."""
     try:
         os.close(os.open(directory() / f"{DIED}{moment}", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -73,16 +73,16 @@ def die_once(moment: str) -> None:
 
 
 def started(number: int) -> None:
-    """The job that does nothing but tell when it began."""
+    """Record the start time of a job that does nothing else."""
     os.write(_starts(), START.pack(number, time.monotonic()))
     _ticks().tick()
 
 
 def committed_before(push: Callable[[int], object]) -> Callable[[int], float]:
-    """A producer for a queue that is not in Postgres: commits the application's row, then pushes the job.
+    """Make a producer for a queue outside Postgres: it commits the application's row, then pushes the job.
 
     Returns:
-        A function that returns when the commit has returned, by time.monotonic().
+        A function that returns when its commit returned, by time.monotonic().
     """
     import psycopg
 
@@ -98,7 +98,7 @@ def committed_before(push: Callable[[int], object]) -> Callable[[int], float]:
 
 
 def update_and_die(moment: str) -> None:
-    """Update the first account in a transaction of its own; the first worker that does so is killed at the moment."""
+    """Update the first account in its own transaction; the first worker to do so is killed at `moment`."""
     import psycopg
 
     with psycopg.connect(database_url()) as connection:
@@ -110,14 +110,14 @@ def update_and_die(moment: str) -> None:
 
 
 def spin(times: int | None = None) -> None:
-    """A millisecond of processor time, as a number of turns: a clock would count what other threads use."""
+    """Use a millisecond of processor time, as a number of turns: a clock would count other threads' time."""
     left = int(os.environ["BENCH_SPINS"]) if times is None else times
     while left:
         left -= 1
 
 
 def spins_of_a_millisecond() -> int:
-    """How many turns `spin` makes in a millisecond on this machine."""
+    """Measure how many turns `spin` makes in a millisecond on this machine."""
     turns = 200_000
     best = float("inf")
     for _ in range(50):

@@ -3,8 +3,8 @@
 Each defines the jobs `noop`, `cpu`, `wait`, `update`, `started`, `killed_before` and `killed_after`, and three
 functions:
 
-    prepare()             its tables, in a fresh database
-    fill(work, jobs)      so many jobs, by the quickest way that it documents
-    producer()            a function that commits a row of the application and one `started` job, and returns when the
-                          commit has returned; one producer for each thread
+    prepare()             creates its tables in a fresh database
+    fill(work, jobs)      enqueues this many jobs by its fastest documented method
+    producer()            makes a function that commits an application row and one `started` job, and returns when
+                          the commit returned, by time.monotonic(); one producer for each thread
 """

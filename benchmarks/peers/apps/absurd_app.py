@@ -1,4 +1,4 @@
-"""absurd: steps, and steps in one transaction with their write, on the connection that its worker was given."""
+"""absurd: steps, and steps in one transaction with their write on the worker's connection."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UPDATE = work.UPDATE.format(0)
 
 
 class App:
-    """Client, and its jobs: each has two forms of steps."""
+    """Client and jobs, with two forms of steps."""
 
     def __init__(self) -> None:
         self.own = psycopg.connect(work.database_url(), autocommit=True)
@@ -30,11 +30,11 @@ class App:
         self.client.register_task("timed")(self._timed)
 
     def step(self, context: Any, name: str, statement: str, values: tuple[Any, ...]) -> None:
-        """As documented: the write commits, then the checkpoint."""
+        """Commit the write, then the checkpoint, as documented."""
         context.step(name, lambda: self.own.execute(statement, values).rowcount)
 
     def step_in_one(self, context: Any, name: str, statement: str, values: tuple[Any, ...]) -> None:
-        """Write and checkpoint in one transaction, by means that are public, but documented for nothing of the kind."""
+        """Commit write and checkpoint together, through public functions that are not documented for it."""
         handle = context.begin_step(name)
         if not handle.done:
             with self.connection.transaction():

@@ -1,4 +1,4 @@
-"""No queue at all: processes that call the job's function in a loop until they are ended."""
+"""No queue: processes that call the job's function in a loop until they are stopped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.peers import stepped, work
 
 
 def prepare() -> None:
-    """Nothing to prepare."""
+    """Do nothing."""
 
 
 def fill(_name: str, _jobs: int) -> None:
-    """Nothing to fill: the loops go on for as long as they are measured."""
+    """Do nothing: the loops run for as long as they are measured."""
 
 
 def cost(steps: int) -> None:
@@ -27,7 +27,7 @@ def cost(steps: int) -> None:
 
 
 def main() -> None:
-    """Compute."""
+    """Run the job's function in an endless loop."""
     while True:
         work.spin()
         work.done()

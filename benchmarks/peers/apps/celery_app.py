@@ -1,4 +1,4 @@
-"""Celery on Redis. It has no way to send many at once: messages are sent one by one, by one kept producer."""
+"""Celery on Redis. It has no bulk send: one producer sends messages one by one."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -64,7 +64,7 @@ def started(number: int) -> None:
 
 
 def prepare() -> None:
-    """It keeps nothing in Postgres."""
+    """Do nothing: Celery stores nothing in Postgres."""
 
 
 def fill(name: str, jobs: int) -> None:

@@ -1,4 +1,4 @@
-"""Celery's canvas: chains, and chords, which need a store of results."""
+"""Celery's canvas: chains, and chords, which need a result store."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -25,7 +25,7 @@ def killed(number: int) -> None:
 
 
 def prepare() -> None:
-    """It keeps nothing in Postgres."""
+    """Do nothing: Celery stores nothing in Postgres."""
 
 
 def fill(name: str, jobs: int) -> None:

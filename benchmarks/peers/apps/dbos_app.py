@@ -1,4 +1,4 @@
-"""DBOS on psycopg: steps, and the transactions of its datasource, whose record commits with the write."""
+"""DBOS on psycopg: steps, and datasource transactions, whose record commits with the write."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cost(steps: int) -> None:
 
 
 def run(slot: str) -> None:
-    """Run jobs one by one; a successor has the same id, and recovers what its predecessor had begun."""
+    """Run jobs one by one; a successor has the same id and recovers the jobs of its predecessor."""
     _launch(slot)
     DBOS.register_queue(_QUEUE, worker_concurrency=1, polling_interval_sec=0.1)
     Event().wait()

@@ -1,4 +1,4 @@
-"""Dramatiq on Redis. It has no way to send many at once: messages are enqueued one by one."""
+"""Dramatiq on Redis. It has no bulk enqueue: messages are enqueued one by one."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -61,7 +61,7 @@ def started(number: int) -> None:
 
 
 def prepare() -> None:
-    """It keeps nothing in Postgres."""
+    """Do nothing: Dramatiq stores nothing in Postgres."""
 
 
 def fill(name: str, jobs: int) -> None:

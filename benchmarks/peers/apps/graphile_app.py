@@ -1,4 +1,4 @@
-"""Graphile Worker on Node.js: `graphile_app.mjs` runs the jobs; they are added by its SQL functions."""
+"""Graphile Worker on Node.js: `graphile_app.mjs` runs the jobs; its SQL functions add them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pg-boss on Node.js: `pgboss_app.mjs` runs the jobs; they are inserted by SQL, as its page on the job table says."""
+"""pg-boss on Node.js: `pgboss_app.mjs` runs the jobs; SQL inserts them, as documented for its job table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSERT INTO pgboss.job (name, data)
 SELECT %(name)s, CASE WHEN %(name)s LIKE 'update%%' THEN jsonb_build_object('number', n) END
 FROM generate_series(0, %(jobs)s - 1) AS n
 """
-# With the notification of its `send`.
+# With the same notification as its `send`.
 _INSERT = """
 WITH sent AS (
     INSERT INTO pgboss.job (name, data) VALUES ('started', jsonb_build_object('number', %s::integer)) RETURNING name)

@@ -1,4 +1,4 @@
-"""PgQueuer, on asyncpg, which it recommends. Jobs are inserted in thousands by one `enqueue` with lists."""
+"""PgQueuer on asyncpg, as it recommends. Jobs are inserted by the thousand, by `enqueue` with lists."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOGETHER = 1000
 
 @asynccontextmanager
 async def main() -> AsyncIterator[PgQueuer]:
-    """What `pgq run` calls."""
+    """Build the queue for `pgq run`."""
     connection = await asyncpg.connect(work.database_url())
     accounts = await asyncpg.create_pool(work.database_url(), min_size=0, max_size=10)
     queuer = PgQueuer(AsyncpgDriver(connection))
@@ -76,7 +76,7 @@ def _killed(accounts: asyncpg.Pool, moment: str) -> Callable[[Job], Awaitable[No
 def prepare() -> None:
     async def install(queries: Queries) -> None:
         await queries.install()
-        # `pgq autovac`, the first line of its checklist.
+        # `pgq autovac`, the first item on its checklist.
         await queries.optimize_autovacuum()
 
     asyncio.run(_with_queries(install))

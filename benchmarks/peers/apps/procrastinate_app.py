@@ -1,4 +1,4 @@
-"""Procrastinate, on psycopg's pool. Jobs are inserted in thousands by `batch_defer`."""
+"""Procrastinate on psycopg's pool. Jobs are inserted by the thousand, by `batch_defer`."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def started(number: int) -> None:
 
 @app.task(name="timed")
 def timed(steps: int) -> None:
-    """It has no steps: these are what its users write, with a table of their own."""
+    """Time steps as users write them with their own table, because Procrastinate has none."""
     with psycopg.connect(work.database_url()) as connection:
         connection.execute(
             "CREATE TABLE own_steps (job integer, name text, result json, PRIMARY KEY (job, name))"
@@ -102,7 +102,7 @@ def fill(name: str, jobs: int) -> None:
 
 
 def producer() -> Callable[[int], float]:
-    # `defer` takes a connection of its own: it commits after the application.
+    # `defer` uses its own connection, so it commits after the application.
     app.open()
     return work.committed_before(lambda number: started.defer(number=number))
 

@@ -1,6 +1,6 @@
-"""RQ. Jobs are pushed in thousands by `enqueue_many`; they return nothing, so no result is kept.
+"""RQ. `enqueue_many` pushes jobs by the thousand; they return nothing, so that no result is kept.
 
-Workers have it imported before they fork, which RQ's performance notes advise: it is named as their settings.
+Workers are given this module as their settings, to import it before they fork, as RQ's performance notes advise.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator, unused-ignore"
@@ -54,7 +54,7 @@ def started(number: int) -> None:
 
 
 def prepare() -> None:
-    """It keeps nothing in Postgres."""
+    """Do nothing: RQ stores nothing in Postgres."""
 
 
 def fill(name: str, jobs: int) -> None:

@@ -19,7 +19,7 @@ def killed(number: int) -> None:
 
 
 def prepare() -> None:
-    """It keeps nothing in Postgres."""
+    """Do nothing: RQ stores nothing in Postgres."""
 
 
 def fill(name: str, jobs: int) -> None:
