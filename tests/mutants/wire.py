@@ -131,6 +131,13 @@ MUTANTS = (
         ("test_wire.py::test_a_call_names_the_installation_and_keeps_the_hash_compact",),
     ),
     Mutant(
+        "fill all jobs of a push into the first one's template",
+        "drain/wire/lua/push.lua",
+        "first_template + size * ARGV[i]\n",
+        "first_template\n",
+        ("test_wire.py::test_the_script_writes_the_fields_of_each_delivery_in_order",),
+    ),
+    Mutant(
         "let RQ end a job before its own timeout",
         "drain/wire/jobs.py",
         "outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)",
