@@ -376,7 +376,7 @@ def test_jobs_run_on_at_once_even_if_their_process_is_not_done_with_them(yard: Y
     with leading(yard.env(), "-v") as leader, yard.working("--threads", "2"):
         ids = yard.stage(jobs_in_batches.nap_often, "a", "b")
         # A round of redelivery takes place each second, and finds lost deliveries after 15.
-        wait_until(lambda: yard.all_are("finished_jobs", ids), jobs_in_batches.NAPS / 3)
+        wait_until(lambda: yard.all_are("finished_jobs", ids), 0.7 * jobs_in_batches.NAPS)
         assert "again: lost" not in leader.output
 
 

@@ -164,7 +164,7 @@ def test_unavailable_stores_are_critical(env: dict[str, str]) -> None:
 def test_a_redis_that_never_answers_times_out(env: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env |= {"DRAIN_REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
-        result = check(env, "--timeout", "1")
+        result = check(env, "--timeout", "3")
     assert result.exit_code == 2
     assert "Redis did not answer in time" in result.stdout
 
