@@ -6,7 +6,7 @@
     sizes          how much each part measures
     check          `make bench-check`: rounds until each ratio has a verdict
     check_figures  the ratios of one round
-    verdict        holds, fell, or cannot tell
+    verdict        holds, fell, or undecided
     goals          the goals, and the figures measured for them
     servers        both kinds of servers
     machine        one line about the machine, the servers and the packages

@@ -38,8 +38,8 @@ ROUNDS = 12
 RECORD_ROUNDS = 9
 RECORD_TITLE = (
     "# Ratios that `make bench-check` compares with\n\n"
-    "Short runs, alternating with a yardstick; higher is better. A ratio of processor time is the yardstick's time "
-    "per job over ours, in all processes or in one part of ours. Each bound of the median is wrong "
+    "Short runs, alternating with a yardstick; higher is better. A ratio of processor time divides the "
+    "yardstick's total time per job by ours: the total, or that of one component. Each bound of the median is wrong "
     f"with a probability of at most {verdict.DOUBT:.0%}."
 )
 

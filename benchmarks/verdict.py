@@ -1,4 +1,4 @@
-"""Verdict on a ratio measured in rounds: it holds, it fell, or the rounds cannot tell.
+"""Verdict on a ratio measured in rounds: it holds, it fell, or more rounds are needed.
 
 The bound is 0.8 of the recorded median. A sign test decides; it assumes only that the rounds are independent. If the
 median were below the bound, each round would be above it with a probability of at most one half. So a ratio holds if at
@@ -57,7 +57,7 @@ def interval(ratios: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Exit code of the check: 0 if all hold, 1 if any fell, 3 if none fell but some cannot be told."""
+    """Exit code of the check: 0 if all hold, 1 if any fell, 3 if none fell but some are undecided."""
     if Verdict.FELL in verdicts:
         return 1
     return 3 if Verdict.CANNOT_TELL in verdicts else 0

@@ -63,7 +63,7 @@ class Delivery(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """Its queue."""
+        """Queue of the template."""
         return self.template.queue
 
     @property

@@ -20,8 +20,8 @@ from programs.child import Child
 # Timeout for all processes to end after SIGTERM, in seconds.
 _STOP_SECONDS = 10.0
 
-# Script of the guard: once the pipe is closed, ends the processes that the last line names, and kills what is left of
-# their groups after $1 tenths of a second. SIGCONT, since a stopped process handles no other signal before it.
+# Script of the guard: once the pipe is closed, ends the processes that the last line names, and kills their groups
+# after at most $1 tenths of a second. SIGCONT, since a stopped process handles no other signal before it.
 _GUARD = """
 while read -r line; do pids=$line; done
 [ -z "$pids" ] || { kill -s TERM $pids; kill -s CONT $pids; }

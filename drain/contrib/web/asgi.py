@@ -36,8 +36,8 @@ def application(
 
     Args:
         settings: Settings with database and Redis; by default from the environment.
-        hosts: Allowed host names, apart from localhost and IP addresses, with a port unless 80 or 443; `*`
-            allows all, if the application checks them itself.
+        hosts: Allowed host names, apart from localhost and IP addresses, with a port unless 80 or 443; `*` allows
+            all, if the application checks them itself.
         token: Secret that allows writes; by default `DRAIN_WEB_TOKEN`.
         trust_header: Header of an authenticating proxy that names a user with write access. The proxy must remove it
             from incoming requests.
